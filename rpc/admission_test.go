@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -322,6 +324,74 @@ func TestGateway_HoldersOfOneTokenAreServed(t *testing.T) {
 		if err := <-answers; err == nil {
 			t.Error("a wait that was canceled was granted")
 		}
+	}
+}
+
+// TestGateway_ManyHoldersNextToAHostileCaller: a thousand holders behind one token all get what they ask for at once, in a tenth of a
+// node's default room, while another caller has its whole part of the calls and keeps asking for more.
+func TestGateway_ManyHoldersNextToAHostileCaller(t *testing.T) {
+	const holders, room = 1000, int64(rpc.DefaultMaxInFlight / 10)
+	n, secrets := guarded(t, func(c *rpc.Config) { c.MaxInFlight = room })
+	hostile, _ := apisAs(t, n.url, secrets["hostile"])
+	gateway, _ := apisAs(t, n.url, secrets["other"])
+	const quotas = `{"quotas":[{"name":"plenty","rate":{"limit":1000000,"per":"1h"}}]}`
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", quotas,
+		"Authorization", "Bearer "+secrets["operator"]); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	held, err := gateway.Reserve(ctx, &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "s"}}})
+	if err != nil || held.GetLease() == nil { // there is no more of it
+		t.Fatalf("%v %v", held, err)
+	}
+	var asking sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		asking.Wait()
+	})
+	part := room * 7 / 16 // half of what is not kept
+	var refused atomic.Int64
+	for i := range part + part/100 {
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				_, err := hostile.Reserve(ctx, &quotav1.ReserveRequest{
+					Holder: fmt.Sprint("x", i%10), Items: []*quotav1.Item{{Quota: "s", Amount: new(int64(1))}}, Wait: durationpb.New(10 * time.Minute),
+				})
+				if info := infoOf(err); info.GetReason() == quotav1.Reason_REASON_CALLER_BUDGET && info.Budget == "calls" {
+					refused.Add(1)
+				}
+				pauseFor(ctx, 100*time.Millisecond)
+			}
+		})
+	}
+	full := func() bool { return refused.Load() > 0 && inUse(t, n, secrets["operator"], "calls") >= part }
+	eventually(t, "the hostile caller has its part", full)
+	var served sync.WaitGroup
+	for i := range holders {
+		served.Go(func() {
+			const tries = 1000
+			var err error
+			for try := 0; try < tries && ctx.Err() == nil; try++ {
+				var res *quotav1.ReserveResponse
+				if res, err = gateway.Reserve(ctx, &quotav1.ReserveRequest{
+					Holder: fmt.Sprint("h", i), Items: []*quotav1.Item{{Quota: "plenty"}}, Wait: durationpb.New(time.Minute),
+				}); res.GetLease() != nil {
+					return
+				}
+				pauseFor(ctx, 100*time.Millisecond)
+			}
+			t.Errorf("holder %d is not served: %v", i, err)
+		})
+	}
+	served.Wait()
+	eventually(t, "the hostile caller still has its part", full)
+}
+
+// pauseFor waits for a time, at most until ctx ends.
+func pauseFor(ctx context.Context, length time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(length):
 	}
 }
 
