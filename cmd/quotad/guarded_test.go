@@ -50,7 +50,7 @@ func apisOf(token, address string) apis {
 	}
 }
 
-// guardedNodes are the processes of three nodes that require tokens: one token of an operator and many of users. The first
+// guardedNodes are the processes of nodes that require tokens: one token of an operator and many of users. The first
 // node leads.
 type guardedNodes struct {
 	// addresses are those of the API, ops those of the operators' ports.
@@ -67,7 +67,12 @@ type guardedNodes struct {
 // startGuarded starts the nodes, with further arguments of quotad serve.
 func startGuarded(t *testing.T, users int, args ...string) *guardedNodes {
 	t.Helper()
-	const size = 3
+	return startGuardedNodes(t, 3, users, args...)
+}
+
+// startGuardedNodes starts another number of nodes, with further flags.
+func startGuardedNodes(t *testing.T, size, users int, flags ...string) *guardedNodes {
+	t.Helper()
 	free, err := loopback.Free(3 * size)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +110,7 @@ func startGuarded(t *testing.T, users int, args ...string) *guardedNodes {
 		said[i] = n.serve(t, append([]string{
 			"--node-id", fmt.Sprintf("n%d", i+1), "--data-dir", fmt.Sprintf("d%d", i+1), "--raft-listen", raft[i],
 			"--api-listen", n.addresses[i], "--ops-listen", n.ops[i], "--ops-pprof", "--peers", strings.Join(peers, ","),
-		}, args...)...)
+		}, flags...)...)
 	}
 	for i := range size {
 		waitFor(t, said[i], func() bool { code, _ := fetch("http://" + n.addresses[i] + "/readyz"); return code == http.StatusOK })

@@ -252,18 +252,28 @@ func (n *guardedNodes) refusals(t *testing.T) map[string]int64 {
 		if code != http.StatusOK {
 			t.Fatalf("metrics: %d %s", code, metrics)
 		}
-		for line := range strings.SplitSeq(metrics, "\n") {
-			rest, found := strings.CutPrefix(line, `quotad_budget_refusals_total{budget="`)
-			if !found {
-				continue
-			}
-			name, count, _ := strings.Cut(rest, `"} `)
-			value, err := strconv.ParseFloat(count, 64)
-			if err != nil {
-				t.Fatalf("%s: %v", line, err)
-			}
-			counts[name] += int64(value)
+		for name, count := range countsOf(t, metrics, `quotad_budget_refusals_total{budget="`) { // in any order
+			counts[name] += count
 		}
+	}
+	return counts
+}
+
+// countsOf returns the values of a metric by its only label. begin is the beginning of its lines, up to the label's value.
+func countsOf(t *testing.T, metrics, begin string) map[string]int64 {
+	t.Helper()
+	counts := map[string]int64{}
+	for line := range strings.SplitSeq(metrics, "\n") {
+		rest, found := strings.CutPrefix(line, begin)
+		if !found {
+			continue
+		}
+		label, count, _ := strings.Cut(rest, `"} `)
+		value, err := strconv.ParseFloat(count, 64)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		counts[label] = int64(value)
 	}
 	return counts
 }
