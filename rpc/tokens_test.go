@@ -159,7 +159,8 @@ func TestTokens_SayThatTheyLowerClasses(t *testing.T) {
 	service, use := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url), bearer(t, secrets[rpc.VerbUse])
 	never := int64(1) << 50
 	for class, want := range map[quotav1.Class]bool{
-		quotav1.Class_CLASS_CRITICAL: true, quotav1.Class_CLASS_STANDARD: false, quotav1.Class_CLASS_UNSPECIFIED: false,
+		quotav1.Class_CLASS_CRITICAL: true, quotav1.Class_CLASS_STANDARD: false, quotav1.Class_CLASS_BACKGROUND: false,
+		quotav1.Class_CLASS_UNSPECIFIED: false,
 	} {
 		request := &quotav1.ReserveRequest{Holder: "ralph@1", Class: class, Items: []*quotav1.Item{{Quota: "t/core", Amount: &never}}}
 		alone, err := service.Reserve(use, request)

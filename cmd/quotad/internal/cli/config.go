@@ -153,8 +153,11 @@ func planned(c config.Config) (values [][2]string, source string) {
 		name  string
 		value int64
 	}{
-		{"state_bytes", plan.State}, {"request_bytes", plan.RequestBytes},
-		{"max_calls", plan.Calls}, {"max_streams", plan.Streams}, {"max_connections", plan.Connections},
+		{"state_bytes", plan.State},
+		{"request_bytes", plan.RequestBytes},
+		{"max_calls", plan.Calls},
+		{"max_streams", plan.Streams},
+		{"max_connections", plan.Connections},
 	} {
 		values = append(values, [2]string{derived.name, output.Int(derived.value)})
 	}
