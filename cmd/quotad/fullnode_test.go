@@ -77,7 +77,7 @@ func TestOperators_WorkWhileANodeIsFull(t *testing.T) {
 	for _, port := range []string{n.addresses[0], n.ops[0]} {
 		for _, page := range []string{"/livez", "/readyz"} {
 			full.again(t)
-			n.serves(t, port+page)
+			n.answers(t, port+page)
 		}
 		for _, args := range [][]string{
 			{"quota", "override", "core", "--limit", "0", "--for", "1h"},
@@ -104,8 +104,8 @@ func (n *guardedNodes) write(t *testing.T, name, text string) {
 	}
 }
 
-// serves checks that a page is served within operatorsBound.
-func (n *guardedNodes) serves(t *testing.T, url string) {
+// answers checks that a page is served within operatorsBound.
+func (n *guardedNodes) answers(t *testing.T, url string) {
 	t.Helper()
 	began := time.Now()
 	code, body := fetch("http://" + url)

@@ -64,13 +64,13 @@ type guardedNodes struct {
 	operatorToken string
 }
 
-// startGuarded starts the nodes, with further arguments of quotad serve.
-func startGuarded(t *testing.T, users int, args ...string) *guardedNodes {
+// startGuarded starts three nodes.
+func startGuarded(t *testing.T, users int) *guardedNodes {
 	t.Helper()
-	return startGuardedNodes(t, 3, users, args...)
+	return startGuardedNodes(t, 3, users)
 }
 
-// startGuardedNodes starts another number of nodes, with further flags.
+// startGuardedNodes starts nodes, with further flags of quotad serve.
 func startGuardedNodes(t *testing.T, size, users int, flags ...string) *guardedNodes {
 	t.Helper()
 	free, err := loopback.Free(3 * size)
@@ -157,14 +157,6 @@ func (n *guardedNodes) serve(t *testing.T, args ...string) *sayings {
 func (n *guardedNodes) run(t *testing.T, args ...string) string {
 	t.Helper()
 	return n.fails(t, 0, args...)
-}
-
-// answers runs an operator's command, which must succeed, however busy the machine is.
-func (n *guardedNodes) answers(t *testing.T, args ...string) {
-	t.Helper()
-	if printed, err := n.quotad(append(args, "--timeout", patience.String())...).CombinedOutput(); err != nil {
-		t.Errorf("quotad %s: %v\n%s", strings.Join(args, " "), err, printed)
-	}
 }
 
 // fails runs a command that must end with a given exit code.

@@ -241,7 +241,7 @@ func eventually(ts *testscript.TestScript, what string, fine func() (bool, strin
 }
 
 func fetch(url string) (int, string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
