@@ -373,3 +373,14 @@ func settingsTable() string {
 	table.WriteString("\n")
 	return table.String()
 }
+
+// TestReadme_IsShort: it says what quotad is and where to read on, on a page or two.
+func TestReadme_IsShort(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(string(text), "\n"); lines > 150 {
+		t.Errorf("README.md has %d lines; at most 150 are allowed", lines)
+	}
+}
