@@ -126,14 +126,14 @@ func encodeBurn(b *burn) []int64 {
 func (q *quota) takeReports(encoded *logpb.SnapshotQuota) error {
 	f := &q.ledger.Others
 	var err error
-	if f.Trust, err = ledger.TakeTrust(encoded.OthersWord); err != nil {
+	if f.Trust, err = ledger.TakeTrust(encoded.OthersTrust); err != nil {
 		return fmt.Errorf("quota %d: of others %w", encoded.Number, err)
 	}
-	if q.ledger.LimitTrust, err = ledger.TakeTrust(encoded.LimitWord); err != nil {
+	if q.ledger.LimitTrust, err = ledger.TakeTrust(encoded.LimitTrust); err != nil {
 		return fmt.Errorf("quota %d: of its limit %w", encoded.Number, err)
 	}
-	f.Amount, f.At, f.CountsFrom = encoded.Foreign, encoded.ForeignAtNs, encoded.HeardNs
-	f.LastCaller, f.LastBegan = encoded.HeardBy, encoded.HeardByNs
+	f.Amount, f.At, f.CountsFrom = encoded.Foreign, encoded.ForeignAtNs, encoded.CountsFromNs
+	f.LastCaller, f.LastBegan = encoded.LastCaller, encoded.LastBeganNs
 	switch {
 	case f.Amount < 0 || f.Amount > fixed.MaxAmount || f.At < 0 || f.CountsFrom < 0 || f.LastBegan < 0 || encoded.ForeignSeenNs < f.At:
 		return fmt.Errorf("quota %d: others used %d of it at %d", encoded.Number, f.Amount, f.At)
@@ -145,8 +145,8 @@ func (q *quota) takeReports(encoded *logpb.SnapshotQuota) error {
 	f.Advance(&q.rule, encoded.ForeignSeenNs)
 	copy(q.burn.of[:], encoded.Burnt)
 	q.burn.last = encoded.BurntLast
-	if encoded.ToldLimit != nil {
-		q.providerLimit = providerLimit{limit: *encoded.ToldLimit, at: encoded.ToldNs, known: true}
+	if encoded.ProviderLimit != nil {
+		q.providerLimit = providerLimit{limit: *encoded.ProviderLimit, at: encoded.ProviderLimitNs, known: true}
 	}
 	return nil
 }

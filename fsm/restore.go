@@ -170,7 +170,7 @@ func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
 	m.lastLease, m.queue.lastTicket, m.requests.Last = head.LastLease, head.LastTicket, head.LastSession
 	m.quotas.last, m.amounts.busyUntil, m.accounts.Last = head.LastQuota, head.BusyUntilNs, head.LastAccount
 	m.queue.lastWaitSet = head.LastWaitSet
-	m.queue.movedLast, m.queue.scannedFrom, m.records.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
+	m.queue.movedLast, m.queue.scannedFrom, m.records.retiredLast = head.MovedLast, head.ScannedFrom, head.RetiredLast
 	m.accounts.Limits = accounts.Limits{
 		Sessions: head.Limits.GetMaxSessions(), ResultBytes: head.Limits.GetMaxResultBytes(),
 		SessionIdle: head.Limits.GetSessionIdleNs(), KeyLife: head.Limits.GetKeyLifeNs(), Waiters: head.Limits.GetMaxWaiters(),
@@ -231,7 +231,7 @@ func (r *restoring) takeQuota(encoded *logpb.SnapshotQuota) error {
 			return fmt.Errorf("quota %d is neither a window nor a rate, and a report lowered it", encoded.Number)
 		}
 		q.ledger.Capped, q.ledger.CappedIn = *encoded.Cap, encoded.CapWindow
-		q.ledger.CapEnd, q.ledger.CappedBy = encoded.CapEndNs, encoded.CapTeller
+		q.ledger.CapEnd, q.ledger.CappedBy = encoded.CapEndNs, encoded.CappedBy
 	}
 	if len(encoded.Served) > ledger.Classes {
 		return fmt.Errorf("quota %d has virtual times of %d classes", encoded.Number, len(encoded.Served))

@@ -193,7 +193,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		LastSession: s.requests.Last, LastQuota: s.quotas.last, BusyUntilNs: s.amounts.busyUntil,
 		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.accounts.Last,
 		LastWaitSet: s.queue.lastWaitSet, WallShiftNs: s.clock.Shift,
-		MovedLast: s.queue.movedLast, LookedFrom: s.queue.scannedFrom, RetiredLast: s.records.retiredLast,
+		MovedLast: s.queue.movedLast, ScannedFrom: s.queue.scannedFrom, RetiredLast: s.records.retiredLast,
 	}
 }
 
@@ -206,19 +206,19 @@ func encodeQuota(q *quota, g *ledger.Ledger) *logpb.SnapshotQuota {
 		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g), UsedEnds: encodeUsedEnds(g),
 		PaidUntilNs: q.pacer.paidUntil, ShutUntilNs: q.pacer.shutUntil, Draws: ledger.EncodeDraws(g), Loose: ledger.EncodeLoose(g),
 		DrawnFromNs: g.DrawnFrom,
-		Foreign:     g.Others.Amount, ForeignAtNs: g.Others.At, ForeignSeenNs: g.Others.Seen, HeardNs: g.Others.CountsFrom,
-		HeardBy: g.Others.LastCaller, HeardByNs: g.Others.LastBegan,
+		Foreign:     g.Others.Amount, ForeignAtNs: g.Others.At, ForeignSeenNs: g.Others.Seen, CountsFromNs: g.Others.CountsFrom,
+		LastCaller: g.Others.LastCaller, LastBeganNs: g.Others.LastBegan,
 		Burnt: encodeBurn(&q.burn), BurntLast: q.burn.last, Total: g.Total,
-		OthersWord: ledger.EncodeTrust(&g.Others.Trust), LimitWord: ledger.EncodeTrust(&g.LimitTrust),
+		OthersTrust: ledger.EncodeTrust(&g.Others.Trust), LimitTrust: ledger.EncodeTrust(&g.LimitTrust),
 	}
 	if q.providerLimit.known {
-		encoded.ToldLimit, encoded.ToldNs = new(q.providerLimit.limit), q.providerLimit.at
+		encoded.ProviderLimit, encoded.ProviderLimitNs = new(q.providerLimit.limit), q.providerLimit.at
 	}
 	if g.Capped != ledger.NoCap {
 		capped := g.Capped
-		encoded.Cap, encoded.CapWindow, encoded.CapEndNs, encoded.CapTeller = &capped, g.CappedIn, g.CapEnd, g.CappedBy
+		encoded.Cap, encoded.CapWindow, encoded.CapEndNs, encoded.CappedBy = &capped, g.CappedIn, g.CapEnd, g.CappedBy
 	}
-	encoded.SinceNs, encoded.PassedNs, encoded.Teller, encoded.Confirmed, encoded.Uncut = g.Since, g.Passed, g.NamedBy, g.Confirmed, g.Uncut
+	encoded.SinceNs, encoded.PassedNs, encoded.NamedBy, encoded.Confirmed, encoded.Uncut = g.Since, g.Passed, g.NamedBy, g.Confirmed, g.Uncut
 	if c := g.Claim; c != (ledger.Claim{}) {
 		encoded.Claim = &logpb.SnapshotClaim{BeginNs: c.Begin, EndNs: c.End, Caller: c.By, Confirmed: c.Confirmed}
 	}

@@ -24,7 +24,7 @@ func (g *Ledger) TakeWindow(r *Rule, window int64) error {
 func (g *Ledger) TakeResets(encoded *logpb.SnapshotQuota) error {
 	g.Known, g.CloseBegin, g.CloseEnd = encoded.Known, encoded.CloseBeginNs, encoded.CloseEndNs
 	g.Anchor = Anchor{
-		Since: encoded.SinceNs, Passed: encoded.PassedNs, NamedBy: encoded.Teller, Confirmed: encoded.Confirmed, Uncut: encoded.Uncut,
+		Since: encoded.SinceNs, Passed: encoded.PassedNs, NamedBy: encoded.NamedBy, Confirmed: encoded.Confirmed, Uncut: encoded.Uncut,
 		Later: encoded.LaterNs,
 	}
 	if c := encoded.Claim; c != nil {

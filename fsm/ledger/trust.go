@@ -58,23 +58,23 @@ func (t *Trust) Accept(caller string, amount int64, refused bool, now, bound int
 }
 
 // EncodeTrust returns nil if nobody reported.
-func EncodeTrust(t *Trust) *logpb.SnapshotWord {
+func EncodeTrust(t *Trust) *logpb.SnapshotTrust {
 	if *t == (Trust{}) {
 		return nil
 	}
-	return &logpb.SnapshotWord{
-		Teller: t.caller, Said: t.reported, SaidNs: t.reportedAt, Firm: t.confirmed, FirmNs: t.confirmedAt, SinceNs: t.since,
+	return &logpb.SnapshotTrust{
+		Caller: t.caller, Reported: t.reported, ReportedNs: t.reportedAt, Confirmed: t.confirmed, ConfirmedNs: t.confirmedAt, SinceNs: t.since,
 	}
 }
 
 // TakeTrust restores trust from a snapshot.
-func TakeTrust(encoded *logpb.SnapshotWord) (t Trust, err error) {
+func TakeTrust(encoded *logpb.SnapshotTrust) (t Trust, err error) {
 	if encoded == nil {
 		return t, nil
 	}
 	t = Trust{
-		caller: encoded.Teller, reported: encoded.Said, reportedAt: encoded.SaidNs,
-		confirmed: encoded.Firm, confirmedAt: encoded.FirmNs, since: encoded.SinceNs,
+		caller: encoded.Caller, reported: encoded.Reported, reportedAt: encoded.ReportedNs,
+		confirmed: encoded.Confirmed, confirmedAt: encoded.ConfirmedNs, since: encoded.SinceNs,
 	}
 	for _, n := range []int64{t.reported, t.reportedAt, t.confirmed, t.confirmedAt, t.since} {
 		if n < 0 {

@@ -704,7 +704,7 @@ type SnapshotHead struct {
 	// The holder that was the last to have waiters moved to its virtual time, while some are still to be moved.
 	MovedLast string `protobuf:"bytes,91,opt,name=moved_last,json=movedLast,proto3" json:"moved_last,omitempty"`
 	// The wait set from which on, downwards, the next ones are examined for their first waiter; 0: from the last one on.
-	LookedFrom uint32 `protobuf:"varint,92,opt,name=looked_from,json=lookedFrom,proto3" json:"looked_from,omitempty"`
+	ScannedFrom uint32 `protobuf:"varint,92,opt,name=scanned_from,json=scannedFrom,proto3" json:"scanned_from,omitempty"`
 	// The lease that was the last to have records retired, while some are still to be retired; 0: there is none.
 	RetiredLast   uint64 `protobuf:"varint,93,opt,name=retired_last,json=retiredLast,proto3" json:"retired_last,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -874,9 +874,9 @@ func (x *SnapshotHead) GetMovedLast() string {
 	return ""
 }
 
-func (x *SnapshotHead) GetLookedFrom() uint32 {
+func (x *SnapshotHead) GetScannedFrom() uint32 {
 	if x != nil {
-		return x.LookedFrom
+		return x.ScannedFrom
 	}
 	return 0
 }
@@ -954,7 +954,7 @@ type SnapshotQuota struct {
 	// Provider-anchored: where the last boundary began, whether or not it freed anything.
 	PassedNs int64 `protobuf:"varint,81,opt,name=passed_ns,json=passedNs,proto3" json:"passed_ns,omitempty"`
 	// Provider-anchored: the caller that named the known reset first.
-	Teller string `protobuf:"bytes,82,opt,name=teller,proto3" json:"teller,omitempty"`
+	NamedBy string `protobuf:"bytes,82,opt,name=named_by,json=namedBy,proto3" json:"named_by,omitempty"`
 	// Provider-anchored: a second caller, or the operator, named the known reset too.
 	Confirmed bool `protobuf:"varint,83,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
 	// Provider-anchored: what ended before the opening that the known reset implies counts on.
@@ -962,7 +962,7 @@ type SnapshotQuota struct {
 	// Provider-anchored: a reset that was named and is not known yet; absent: none.
 	Claim *SnapshotClaim `protobuf:"bytes,85,opt,name=claim,proto3" json:"claim,omitempty"`
 	// The caller that reported the cap.
-	CapTeller string `protobuf:"bytes,86,opt,name=cap_teller,json=capTeller,proto3" json:"cap_teller,omitempty"`
+	CappedBy string `protobuf:"bytes,86,opt,name=capped_by,json=cappedBy,proto3" json:"capped_by,omitempty"`
 	// Windows: what stopped counting within about a period of cluster time, the oldest first.
 	Past []*SnapshotPast `protobuf:"bytes,87,rep,name=past,proto3" json:"past,omitempty"`
 	// Rates with shares: when all that was granted will have come back, one after the other (cluster time).
@@ -983,25 +983,25 @@ type SnapshotQuota struct {
 	ForeignSeenNs int64 `protobuf:"varint,107,opt,name=foreign_seen_ns,json=foreignSeenNs,proto3" json:"foreign_seen_ns,omitempty"`
 	// Rates: when the newest operation was consumed of which a report was believed before version 9, or when an operator ended what was known
 	// (cluster time).
-	HeardNs int64 `protobuf:"varint,108,opt,name=heard_ns,json=heardNs,proto3" json:"heard_ns,omitempty"`
+	CountsFromNs int64 `protobuf:"varint,108,opt,name=counts_from_ns,json=countsFromNs,proto3" json:"counts_from_ns,omitempty"`
 	// The limit that the provider named last; absent: none.
-	ToldLimit *int64 `protobuf:"varint,109,opt,name=told_limit,json=toldLimit,proto3,oneof" json:"told_limit,omitempty"`
+	ProviderLimit *int64 `protobuf:"varint,109,opt,name=provider_limit,json=providerLimit,proto3,oneof" json:"provider_limit,omitempty"`
 	// When it did (cluster time).
-	ToldNs int64 `protobuf:"varint,110,opt,name=told_ns,json=toldNs,proto3" json:"told_ns,omitempty"`
+	ProviderLimitNs int64 `protobuf:"varint,110,opt,name=provider_limit_ns,json=providerLimitNs,proto3" json:"provider_limit_ns,omitempty"`
 	// Rates that are predicted: what was granted lately, by the number of the bucket modulo the count of buckets; left out where all are 0.
 	Burnt []int64 `protobuf:"varint,111,rep,packed,name=burnt,proto3" json:"burnt,omitempty"`
 	// Rates that are predicted: the number of the newest bucket.
 	BurntLast int64 `protobuf:"varint,112,opt,name=burnt_last,json=burntLast,proto3" json:"burnt_last,omitempty"`
 	// Rates: what was consumed in all from version 8 on, modulo 2^64.
 	Total uint64 `protobuf:"varint,113,opt,name=total,proto3" json:"total,omitempty"`
-	// Rates: how far callers' word of what others use is believed; absent: nobody said anything from version 8 on.
-	OthersWord *SnapshotWord `protobuf:"bytes,114,opt,name=others_word,json=othersWord,proto3" json:"others_word,omitempty"`
+	// Rates: how far callers' reports of what others use are trusted; absent: there was none from version 8 on.
+	OthersTrust *SnapshotTrust `protobuf:"bytes,114,opt,name=others_trust,json=othersTrust,proto3" json:"others_trust,omitempty"`
 	// Rates: the same of lower limits.
-	LimitWord *SnapshotWord `protobuf:"bytes,115,opt,name=limit_word,json=limitWord,proto3" json:"limit_word,omitempty"`
+	LimitTrust *SnapshotTrust `protobuf:"bytes,115,opt,name=limit_trust,json=limitTrust,proto3" json:"limit_trust,omitempty"`
 	// Rates: who was believed last from version 9 on.
-	HeardBy string `protobuf:"bytes,116,opt,name=heard_by,json=heardBy,proto3" json:"heard_by,omitempty"`
+	LastCaller string `protobuf:"bytes,116,opt,name=last_caller,json=lastCaller,proto3" json:"last_caller,omitempty"`
 	// Of an operation consumed then (cluster time).
-	HeardByNs int64 `protobuf:"varint,117,opt,name=heard_by_ns,json=heardByNs,proto3" json:"heard_by_ns,omitempty"`
+	LastBeganNs int64 `protobuf:"varint,117,opt,name=last_began_ns,json=lastBeganNs,proto3" json:"last_began_ns,omitempty"`
 	// Provider-anchored: the end of a later reset that one caller reported instead of the known one; 0: none. From version 10 on.
 	LaterNs       int64 `protobuf:"varint,118,opt,name=later_ns,json=laterNs,proto3" json:"later_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1255,9 +1255,9 @@ func (x *SnapshotQuota) GetPassedNs() int64 {
 	return 0
 }
 
-func (x *SnapshotQuota) GetTeller() string {
+func (x *SnapshotQuota) GetNamedBy() string {
 	if x != nil {
-		return x.Teller
+		return x.NamedBy
 	}
 	return ""
 }
@@ -1283,9 +1283,9 @@ func (x *SnapshotQuota) GetClaim() *SnapshotClaim {
 	return nil
 }
 
-func (x *SnapshotQuota) GetCapTeller() string {
+func (x *SnapshotQuota) GetCappedBy() string {
 	if x != nil {
-		return x.CapTeller
+		return x.CappedBy
 	}
 	return ""
 }
@@ -1353,23 +1353,23 @@ func (x *SnapshotQuota) GetForeignSeenNs() int64 {
 	return 0
 }
 
-func (x *SnapshotQuota) GetHeardNs() int64 {
+func (x *SnapshotQuota) GetCountsFromNs() int64 {
 	if x != nil {
-		return x.HeardNs
+		return x.CountsFromNs
 	}
 	return 0
 }
 
-func (x *SnapshotQuota) GetToldLimit() int64 {
-	if x != nil && x.ToldLimit != nil {
-		return *x.ToldLimit
+func (x *SnapshotQuota) GetProviderLimit() int64 {
+	if x != nil && x.ProviderLimit != nil {
+		return *x.ProviderLimit
 	}
 	return 0
 }
 
-func (x *SnapshotQuota) GetToldNs() int64 {
+func (x *SnapshotQuota) GetProviderLimitNs() int64 {
 	if x != nil {
-		return x.ToldNs
+		return x.ProviderLimitNs
 	}
 	return 0
 }
@@ -1395,30 +1395,30 @@ func (x *SnapshotQuota) GetTotal() uint64 {
 	return 0
 }
 
-func (x *SnapshotQuota) GetOthersWord() *SnapshotWord {
+func (x *SnapshotQuota) GetOthersTrust() *SnapshotTrust {
 	if x != nil {
-		return x.OthersWord
+		return x.OthersTrust
 	}
 	return nil
 }
 
-func (x *SnapshotQuota) GetLimitWord() *SnapshotWord {
+func (x *SnapshotQuota) GetLimitTrust() *SnapshotTrust {
 	if x != nil {
-		return x.LimitWord
+		return x.LimitTrust
 	}
 	return nil
 }
 
-func (x *SnapshotQuota) GetHeardBy() string {
+func (x *SnapshotQuota) GetLastCaller() string {
 	if x != nil {
-		return x.HeardBy
+		return x.LastCaller
 	}
 	return ""
 }
 
-func (x *SnapshotQuota) GetHeardByNs() int64 {
+func (x *SnapshotQuota) GetLastBeganNs() int64 {
 	if x != nil {
-		return x.HeardByNs
+		return x.LastBeganNs
 	}
 	return 0
 }
@@ -1430,39 +1430,39 @@ func (x *SnapshotQuota) GetLaterNs() int64 {
 	return 0
 }
 
-// SnapshotWord is how far callers' word of a rate is believed.
-type SnapshotWord struct {
+// SnapshotTrust is how far callers' reports of a rate are trusted.
+type SnapshotTrust struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller who said something last.
-	Teller string `protobuf:"bytes,1,opt,name=teller,proto3" json:"teller,omitempty"`
-	// How much it said.
-	Said int64 `protobuf:"varint,2,opt,name=said,proto3" json:"said,omitempty"`
+	// The caller of the last report.
+	Caller string `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	// The reported amount.
+	Reported int64 `protobuf:"varint,2,opt,name=reported,proto3" json:"reported,omitempty"`
 	// When (cluster time).
-	SaidNs int64 `protobuf:"varint,3,opt,name=said_ns,json=saidNs,proto3" json:"said_ns,omitempty"`
-	// How much was confirmed.
-	Firm int64 `protobuf:"varint,4,opt,name=firm,proto3" json:"firm,omitempty"`
+	ReportedNs int64 `protobuf:"varint,3,opt,name=reported_ns,json=reportedNs,proto3" json:"reported_ns,omitempty"`
+	// The confirmed amount.
+	Confirmed int64 `protobuf:"varint,4,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
 	// When (cluster time).
-	FirmNs int64 `protobuf:"varint,5,opt,name=firm_ns,json=firmNs,proto3" json:"firm_ns,omitempty"`
-	// Since when more than that is believed (cluster time); 0: it is not.
+	ConfirmedNs int64 `protobuf:"varint,5,opt,name=confirmed_ns,json=confirmedNs,proto3" json:"confirmed_ns,omitempty"`
+	// Since when more than that is trusted (cluster time); 0: it is not.
 	SinceNs       int64 `protobuf:"varint,6,opt,name=since_ns,json=sinceNs,proto3" json:"since_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SnapshotWord) Reset() {
-	*x = SnapshotWord{}
+func (x *SnapshotTrust) Reset() {
+	*x = SnapshotTrust{}
 	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SnapshotWord) String() string {
+func (x *SnapshotTrust) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SnapshotWord) ProtoMessage() {}
+func (*SnapshotTrust) ProtoMessage() {}
 
-func (x *SnapshotWord) ProtoReflect() protoreflect.Message {
+func (x *SnapshotTrust) ProtoReflect() protoreflect.Message {
 	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1474,47 +1474,47 @@ func (x *SnapshotWord) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SnapshotWord.ProtoReflect.Descriptor instead.
-func (*SnapshotWord) Descriptor() ([]byte, []int) {
+// Deprecated: Use SnapshotTrust.ProtoReflect.Descriptor instead.
+func (*SnapshotTrust) Descriptor() ([]byte, []int) {
 	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *SnapshotWord) GetTeller() string {
+func (x *SnapshotTrust) GetCaller() string {
 	if x != nil {
-		return x.Teller
+		return x.Caller
 	}
 	return ""
 }
 
-func (x *SnapshotWord) GetSaid() int64 {
+func (x *SnapshotTrust) GetReported() int64 {
 	if x != nil {
-		return x.Said
+		return x.Reported
 	}
 	return 0
 }
 
-func (x *SnapshotWord) GetSaidNs() int64 {
+func (x *SnapshotTrust) GetReportedNs() int64 {
 	if x != nil {
-		return x.SaidNs
+		return x.ReportedNs
 	}
 	return 0
 }
 
-func (x *SnapshotWord) GetFirm() int64 {
+func (x *SnapshotTrust) GetConfirmed() int64 {
 	if x != nil {
-		return x.Firm
+		return x.Confirmed
 	}
 	return 0
 }
 
-func (x *SnapshotWord) GetFirmNs() int64 {
+func (x *SnapshotTrust) GetConfirmedNs() int64 {
 	if x != nil {
-		return x.FirmNs
+		return x.ConfirmedNs
 	}
 	return 0
 }
 
-func (x *SnapshotWord) GetSinceNs() int64 {
+func (x *SnapshotTrust) GetSinceNs() int64 {
 	if x != nil {
 		return x.SinceNs
 	}
@@ -4680,7 +4680,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\areports\x18\x05 \x01(\x03R\areports\"4\n" +
 	"\fSnapshotPage\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
-	"\x02op\x18\x02 \x01(\x04R\x02op\"\x9e\x05\n" +
+	"\x02op\x18\x02 \x01(\x04R\x02op\"\xa0\x05\n" +
 	"\fSnapshotHead\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x15\n" +
@@ -4707,10 +4707,9 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\rwall_shift_ns\x18= \x01(\x03R\vwallShiftNs\x12\"\n" +
 	"\rlast_wait_set\x18Z \x01(\rR\vlastWaitSet\x12\x1d\n" +
 	"\n" +
-	"moved_last\x18[ \x01(\tR\tmovedLast\x12\x1f\n" +
-	"\vlooked_from\x18\\ \x01(\rR\n" +
-	"lookedFrom\x12!\n" +
-	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xc9\x0e\n" +
+	"moved_last\x18[ \x01(\tR\tmovedLast\x12!\n" +
+	"\fscanned_from\x18\\ \x01(\rR\vscannedFrom\x12!\n" +
+	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\x84\x0f\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -4752,13 +4751,12 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x04used\x18\x1c \x03(\x03R\x04used\x12:\n" +
 	"\tused_ends\x18\x1d \x03(\v2\x1d.quotad.log.v1.SnapshotEndingR\busedEnds\x12\x19\n" +
 	"\bsince_ns\x18P \x01(\x03R\asinceNs\x12\x1b\n" +
-	"\tpassed_ns\x18Q \x01(\x03R\bpassedNs\x12\x16\n" +
-	"\x06teller\x18R \x01(\tR\x06teller\x12\x1c\n" +
+	"\tpassed_ns\x18Q \x01(\x03R\bpassedNs\x12\x19\n" +
+	"\bnamed_by\x18R \x01(\tR\anamedBy\x12\x1c\n" +
 	"\tconfirmed\x18S \x01(\bR\tconfirmed\x12\x14\n" +
 	"\x05uncut\x18T \x01(\bR\x05uncut\x122\n" +
-	"\x05claim\x18U \x01(\v2\x1c.quotad.log.v1.SnapshotClaimR\x05claim\x12\x1d\n" +
-	"\n" +
-	"cap_teller\x18V \x01(\tR\tcapTeller\x12/\n" +
+	"\x05claim\x18U \x01(\v2\x1c.quotad.log.v1.SnapshotClaimR\x05claim\x12\x1b\n" +
+	"\tcapped_by\x18V \x01(\tR\bcappedBy\x12/\n" +
 	"\x04past\x18W \x03(\v2\x1b.quotad.log.v1.SnapshotPastR\x04past\x12\"\n" +
 	"\rpaid_until_ns\x18d \x01(\x03R\vpaidUntilNs\x12\"\n" +
 	"\rshut_until_ns\x18e \x01(\x03R\vshutUntilNs\x121\n" +
@@ -4767,30 +4765,30 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\rdrawn_from_ns\x18h \x01(\x03R\vdrawnFromNs\x12\x18\n" +
 	"\aforeign\x18i \x01(\x03R\aforeign\x12\"\n" +
 	"\rforeign_at_ns\x18j \x01(\x03R\vforeignAtNs\x12&\n" +
-	"\x0fforeign_seen_ns\x18k \x01(\x03R\rforeignSeenNs\x12\x19\n" +
-	"\bheard_ns\x18l \x01(\x03R\aheardNs\x12\"\n" +
-	"\n" +
-	"told_limit\x18m \x01(\x03H\x01R\ttoldLimit\x88\x01\x01\x12\x17\n" +
-	"\atold_ns\x18n \x01(\x03R\x06toldNs\x12\x14\n" +
+	"\x0fforeign_seen_ns\x18k \x01(\x03R\rforeignSeenNs\x12$\n" +
+	"\x0ecounts_from_ns\x18l \x01(\x03R\fcountsFromNs\x12*\n" +
+	"\x0eprovider_limit\x18m \x01(\x03H\x01R\rproviderLimit\x88\x01\x01\x12*\n" +
+	"\x11provider_limit_ns\x18n \x01(\x03R\x0fproviderLimitNs\x12\x14\n" +
 	"\x05burnt\x18o \x03(\x03R\x05burnt\x12\x1d\n" +
 	"\n" +
 	"burnt_last\x18p \x01(\x03R\tburntLast\x12\x14\n" +
-	"\x05total\x18q \x01(\x04R\x05total\x12<\n" +
-	"\vothers_word\x18r \x01(\v2\x1b.quotad.log.v1.SnapshotWordR\n" +
-	"othersWord\x12:\n" +
-	"\n" +
-	"limit_word\x18s \x01(\v2\x1b.quotad.log.v1.SnapshotWordR\tlimitWord\x12\x19\n" +
-	"\bheard_by\x18t \x01(\tR\aheardBy\x12\x1e\n" +
-	"\vheard_by_ns\x18u \x01(\x03R\theardByNs\x12\x19\n" +
+	"\x05total\x18q \x01(\x04R\x05total\x12?\n" +
+	"\fothers_trust\x18r \x01(\v2\x1c.quotad.log.v1.SnapshotTrustR\vothersTrust\x12=\n" +
+	"\vlimit_trust\x18s \x01(\v2\x1c.quotad.log.v1.SnapshotTrustR\n" +
+	"limitTrust\x12\x1f\n" +
+	"\vlast_caller\x18t \x01(\tR\n" +
+	"lastCaller\x12\"\n" +
+	"\rlast_began_ns\x18u \x01(\x03R\vlastBeganNs\x12\x19\n" +
 	"\blater_ns\x18v \x01(\x03R\alaterNsB\x06\n" +
-	"\x04_capB\r\n" +
-	"\v_told_limit\"\x9b\x01\n" +
-	"\fSnapshotWord\x12\x16\n" +
-	"\x06teller\x18\x01 \x01(\tR\x06teller\x12\x12\n" +
-	"\x04said\x18\x02 \x01(\x03R\x04said\x12\x17\n" +
-	"\asaid_ns\x18\x03 \x01(\x03R\x06saidNs\x12\x12\n" +
-	"\x04firm\x18\x04 \x01(\x03R\x04firm\x12\x17\n" +
-	"\afirm_ns\x18\x05 \x01(\x03R\x06firmNs\x12\x19\n" +
+	"\x04_capB\x11\n" +
+	"\x0f_provider_limit\"\xc0\x01\n" +
+	"\rSnapshotTrust\x12\x16\n" +
+	"\x06caller\x18\x01 \x01(\tR\x06caller\x12\x1a\n" +
+	"\breported\x18\x02 \x01(\x03R\breported\x12\x1f\n" +
+	"\vreported_ns\x18\x03 \x01(\x03R\n" +
+	"reportedNs\x12\x1c\n" +
+	"\tconfirmed\x18\x04 \x01(\x03R\tconfirmed\x12!\n" +
+	"\fconfirmed_ns\x18\x05 \x01(\x03R\vconfirmedNs\x12\x19\n" +
 	"\bsince_ns\x18\x06 \x01(\x03R\asinceNs\"R\n" +
 	"\fSnapshotDraw\x12\x15\n" +
 	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x13\n" +
@@ -5077,7 +5075,7 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotPage)(nil),         // 2: quotad.log.v1.SnapshotPage
 	(*SnapshotHead)(nil),         // 3: quotad.log.v1.SnapshotHead
 	(*SnapshotQuota)(nil),        // 4: quotad.log.v1.SnapshotQuota
-	(*SnapshotWord)(nil),         // 5: quotad.log.v1.SnapshotWord
+	(*SnapshotTrust)(nil),        // 5: quotad.log.v1.SnapshotTrust
 	(*SnapshotDraw)(nil),         // 6: quotad.log.v1.SnapshotDraw
 	(*SnapshotPast)(nil),         // 7: quotad.log.v1.SnapshotPast
 	(*SnapshotClaim)(nil),        // 8: quotad.log.v1.SnapshotClaim
@@ -5160,8 +5158,8 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	7,  // 33: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
 	6,  // 34: quotad.log.v1.SnapshotQuota.draws:type_name -> quotad.log.v1.SnapshotDraw
 	6,  // 35: quotad.log.v1.SnapshotQuota.loose:type_name -> quotad.log.v1.SnapshotDraw
-	5,  // 36: quotad.log.v1.SnapshotQuota.others_word:type_name -> quotad.log.v1.SnapshotWord
-	5,  // 37: quotad.log.v1.SnapshotQuota.limit_word:type_name -> quotad.log.v1.SnapshotWord
+	5,  // 36: quotad.log.v1.SnapshotQuota.others_trust:type_name -> quotad.log.v1.SnapshotTrust
+	5,  // 37: quotad.log.v1.SnapshotQuota.limit_trust:type_name -> quotad.log.v1.SnapshotTrust
 	12, // 38: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
 	14, // 39: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
 	16, // 40: quotad.log.v1.SnapshotDemand.asked:type_name -> quotad.log.v1.SnapshotAsked
