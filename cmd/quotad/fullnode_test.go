@@ -13,18 +13,18 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// The sizes of a small node, and what is left of them for callers: a fifth of the connections is for strangers, a sixteenth of the memory
-// for requests. Operators have an eighth of connections of callers, of streams and of request bytes, and a sixteenth of the calls. A
-// sixteenth of the calls is for those about existing leases.
+// The sizes of a small node, and what is left of them for callers: a fifth of the connections is for anonymous callers, a sixteenth of
+// the memory for requests. Operators have an eighth of connections of callers, of streams and of request bytes, and a sixteenth of the
+// calls. A sixteenth of the calls is for those about existing leases.
 const (
 	smallConnections, smallCalls, smallStreams = 320, 1024, 64
 	smallMemory                                = "1GiB"
 )
 
 func leftForCallers() map[string]int64 {
-	const strangers, requestBytes = smallConnections / 5, 1 << 30 / 16
+	const anonymous, requestBytes = smallConnections / 5, 1 << 30 / 16
 	return map[string]int64{
-		"connections": (smallConnections - strangers) * 7 / 8, "request_bytes": requestBytes * 7 / 8, "streams": smallStreams * 7 / 8,
+		"connections": (smallConnections - anonymous) * 7 / 8, "request_bytes": requestBytes * 7 / 8, "streams": smallStreams * 7 / 8,
 		"calls": smallCalls * 14 / 16,
 	}
 }
@@ -63,16 +63,16 @@ func TestOperators_WorkWhileANodeIsFull(t *testing.T) {
 	full.again(t)
 	full.checkReasons(t)
 
-	strangersEnd, end := context.WithCancel(ctx)
-	strangers := &crowd{ctx: strangersEnd, port: n.addresses[0]}
+	anonymousEnd, end := context.WithCancel(ctx)
+	anonymous := &crowd{ctx: anonymousEnd, port: n.addresses[0]}
 	t.Cleanup(func() {
 		end()
-		strangers.working.Wait()
+		anonymous.working.Wait()
 	})
-	if watching := strangers.watchesHealth(smallConnections / 4); watching == 0 || watching == smallConnections/4 {
+	if watching := anonymous.watchesHealth(smallConnections / 4); watching == 0 || watching == smallConnections/4 {
 		t.Errorf("%d watch", watching)
 	}
-	strangers.keepsSilent(smallConnections / 4)
+	anonymous.keepsSilent(smallConnections / 4)
 	full.sizes["strangers"] = smallConnections / 5
 	for _, port := range []string{n.addresses[0], n.ops[0]} {
 		for _, page := range []string{"/livez", "/readyz"} {

@@ -5,7 +5,7 @@ import "github.com/quotad/quotad/fsm/fixed"
 // costs is the memory of one unit of each budget, in hundredths of a byte: of its most expensive object, as tests measure. Reports take
 // none.
 var costs = [Budgets]int64{
-	Sessions: 440_00, Keys: 740_00, Results: 1_50, Waiters: 850_00, Tasks: 1090_00, Leases: 450_00, Holders: 1_20, Operations: 1_36,
+	Sessions: 440_00, Keys: 780_00, Results: 1_30, Waiters: 950_00, Tasks: 1130_00, Leases: 470_00, Holders: 1_27, Operations: 1_36,
 }
 
 // accountBytes is the memory of an account with a long name.
