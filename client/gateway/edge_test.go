@@ -275,6 +275,7 @@ func TestStop_EndsWaitingCallsAndLetsRunningOnesFinish(t *testing.T) {
 	}
 }
 
+// TestA31_WaitingCallsShareConnectionsToTheNodes: with those that the gateway itself opened before, a process has at most four.
 func TestA31_WaitingCallsShareConnectionsToTheNodes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("1,500 connections")
@@ -307,13 +308,14 @@ func TestA31_WaitingCallsShareConnectionsToTheNodes(t *testing.T) {
 	}
 	go ask()
 	eventually(t, "one call runs", func() bool { return len(p.seen()) == 1 })
-	before, open := sockets(t, c.config.APIAddress), descriptors(t)
+	http.DefaultClient.CloseIdleConnections() // by one of them this test applied its quota
+	open := descriptors(t)
 	for range waiting {
 		go ask()
 	}
 	eventually(t, "all others wait", func() bool { return c.quota("anthropic/m/streams").Waiting == waiting })
-	if now := sockets(t, c.config.APIAddress); now > before+4 {
-		t.Errorf("%d connections to the node, %d before", now, before)
+	if n := sockets(t, c.config.APIAddress); n < 1 || n > 4 {
+		t.Errorf("%d connections to the node", n)
 	}
 	// Both ends of the clients' connections belong to this test.
 	if now := descriptors(t) - open; now > 2*waiting+100 {
@@ -344,7 +346,8 @@ func sockets(t *testing.T, address string) int {
 	_, port, _ := strings.Cut(address, ":")
 	var number int
 	_, _ = fmt.Sscan(port, &number)
-	remote := fmt.Sprintf("0100007F:%04X 01", number) // established connections to it
+	// Established connections to it. A connection's other end belongs to this process as well: it has the address first.
+	remote := fmt.Sprintf("0100007F:%04X 01 ", number)
 	return strings.Count(string(table), remote)
 }
 
