@@ -30,7 +30,9 @@ func TestWrite_ShowsAWholeRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"short", "planted-here", "service", "it serves", "fail (3)", "silent for 9 s", "4711", "kill-leader", "1.25"} {
+	for _, want := range []string{
+		"short", "planted-here", "service", "it serves", "fail (3)", "silent for 9 s", "4711", "kill-leader", "1.25",
+	} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}

@@ -45,7 +45,7 @@ table has the worst figure of all seeds. The exit code is 1 if an expectation fa
 	}
 	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "the first seed")
 	cmd.Flags().IntVar(&o.seeds, "seeds", 1, "number of seeds")
-	cmd.Flags().StringVar(&o.write, "write", "", "Markdown page to regenerate, with plots and tables (first-seed.txt) of the first seed next to the files")
+	cmd.Flags().StringVar(&o.write, "write", "", "Markdown page to regenerate, with plots and tables of the first seed next to the files")
 	return cmd
 }
 
