@@ -48,6 +48,13 @@ func (w *patientWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
+// WriteHeader implements http.ResponseWriter. An informational answer is written at once.
+func (w *patientWriter) WriteHeader(status int) {
+	w.begin()
+	defer w.lift()
+	w.ResponseWriter.WriteHeader(status)
+}
+
 // FlushError sends buffered data.
 func (w *patientWriter) FlushError() error {
 	w.begin()

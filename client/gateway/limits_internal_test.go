@@ -58,6 +58,27 @@ func TestPatience_AStreamMayBeSilent(t *testing.T) {
 	}
 }
 
+// TestPatience_AnInformationalAnswerMayBeLate: it has a deadline of its own, however long the call waited before.
+func TestPatience_AnInformationalAnswerMayBeLate(t *testing.T) {
+	const patience = 300 * time.Millisecond
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		patient := newPatientWriter(w, r, patience)
+		defer patient.begin()
+		time.Sleep(2 * patience) //nolint:forbidigo // the silence is what is tested
+		patient.WriteHeader(http.StatusProcessing)
+		_, _ = io.WriteString(patient, "answer")
+	}))
+	defer server.Close()
+	response, err := server.Client().Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if got, err := io.ReadAll(response.Body); string(got) != "answer" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // TestIsAway_OnlyWithoutAnswer: only a cluster that does not answer lets calls pass ungoverned. One that refuses, or has no room, answers.
 func TestIsAway_OnlyWithoutAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
