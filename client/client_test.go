@@ -545,11 +545,11 @@ func TestBatch_SecondPipelineIsAsLargeAsFirst(t *testing.T) {
 		synctest.Wait()
 		reserve(3)
 		if sizes := cluster.BatchSizes(); len(sizes) != 3 || sizes[2] != 100 {
-			t.Fatalf("batches of %v; three calls beside a hundred wait for them", sizes)
+			t.Fatalf("batches of %v; three calls next to a hundred wait for them", sizes)
 		}
 		reserve(97)
 		if sizes := cluster.BatchSizes(); len(sizes) != 4 || sizes[3] != 100 {
-			t.Fatalf("batches of %v; a hundred calls beside a hundred go", sizes)
+			t.Fatalf("batches of %v; a hundred calls next to a hundred go", sizes)
 		}
 		close(hold)
 		wg.Wait()

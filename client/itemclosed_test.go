@@ -36,7 +36,7 @@ func TestLease_ReportsClosedItem(t *testing.T) {
 		select {
 		case <-lease.ItemClosed():
 		case <-time.After(2 * time.Minute):
-			t.Fatal("nobody is told")
+			t.Fatal("nobody learns of it")
 		}
 		if got := lease.ClosedItems(); !slices.Equal(got, want) {
 			t.Fatalf("closed are %v, want %v", got, want)

@@ -292,7 +292,7 @@ func TestSession_LongWaitDoesNotStopOthers(t *testing.T) {
 			}
 		}
 		if got := cluster.Sessions(); got != 2 {
-			t.Errorf("%d sessions, want a second one beside the one that is held up", got)
+			t.Errorf("%d sessions, want a second one next to the one that is held up", got)
 		}
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {

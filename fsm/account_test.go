@@ -379,7 +379,7 @@ func TestReports_EndOfAnAttempt(t *testing.T) {
 		}
 	}
 	if r := w.do(chargedTo("token:a", asks("h", 0, itemOf("told", 1)))); r.GetGranted() == nil {
-		t.Errorf("the quota was told: %v", r)
+		t.Errorf("the quota received the report: %v", r)
 	}
 }
 

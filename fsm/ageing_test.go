@@ -72,7 +72,7 @@ func TestAgeing_GrantDemotesOtherRequestsOfHolder(t *testing.T) {
 	}
 	g := frees(held)
 	if g.Ticket != first {
-		t.Fatalf("ticket %d was served first, want %d, which has grown old", g.Ticket, first)
+		t.Fatalf("ticket %d was served first, want %d, which has waited for longest", g.Ticket, first)
 	}
 	w.reborn()
 	if g = frees(g); g.Ticket != std {

@@ -21,20 +21,20 @@ func TestBaton_LimitedStepGetsItForOtherQuotas(t *testing.T) {
 		}, lines...)
 	}
 	tell(t, []story{
-		{"who asks", quotas, then([]line{
+		{"an asking holder", quotas, then([]line{
 			{minute, asks("b", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m1s"},
 			{0, releases(2), "back s=1; ended"},
 			{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m1s"},
 			{0, asks("b", 0, itemOf("s", 1)), "lease 3: s=1 until 6m0s"},
 		}...)},
-		{"who waits", quotas, then([]line{
+		{"a waiting holder", quotas, then([]line{
 			{minute, waits("b", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 11m0s"},
 			{0, waits("c", 0, 10*minute, itemOf("s", 1)), "waits as 3 until 11m0s"},
 			{0, releases(2), "back s=1; ended"},
 			{0, renews(3, 0), "until 6m0s"},
 			{0, withdraw(1), "! UNKNOWN_TICKET"},
 		}...)},
-		{"who asks for what the one before it used up", append(slices.Clone(quotas), slotsOf("k", 1)), then([]line{
+		{"a holder that asks for what the one before it used up", append(slices.Clone(quotas), slotsOf("k", 1)), then([]line{
 			{minute, asks("a", 0, itemOf("k", 1)), "lease 3: k=1 until 5m0s"},
 			{0, asks("b", 0, itemOf("k", 1)), "EXHAUSTED k again at 1m5s"},
 			{second, releases(2), "back s=1; ended"},
@@ -42,13 +42,13 @@ func TestBaton_LimitedStepGetsItForOtherQuotas(t *testing.T) {
 			{0, asks("a", 0, itemOf("k", 1)), "SEQUENTIAL k again at 1m2s"},
 			{0, asks("b", 0, itemOf("k", 1)), "lease 4: k=1 until 6m1s"},
 		}...)},
-		{"not who asks for what limits it", quotas, then([]line{
+		{"not a holder that asks for what limits it", quotas, then([]line{
 			{minute, asks("b", 0, itemOf("s", 1), itemOf("r", 1)), "EXHAUSTED r again at 1h0m36.000000001s"},
 			{0, releases(2), "back s=1; ended"},
 			{0, asks("a", 0, itemOf("s", 1)), "lease 3: s=1 until 6m0s"},
 			{0, asks("b", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m1s"},
 		}...)},
-		{"nor who waits for it, until it is there after all", quotas, then([]line{
+		{"nor a holder that waits for it, until it is there after all", quotas, then([]line{
 			{0, waits("b", 0, 10*minute, itemOf("r", 1)), "waits as 1 until 10m0s"},
 			{0, releases(2), "back s=1; ended"},
 			{0, asks("a", 0, itemOf("s", 1)), "lease 3: s=1 until 5m0s"},

@@ -83,7 +83,7 @@ func TestBurst_MatchesExactArithmetic(t *testing.T) {
 					t.Fatalf("%d of a burst of %d waits for %d, and nothing is drawn", amount, r.Burst, left)
 				}
 				if now += left; g.BurstLeft(r, now, amount) > 0 {
-					t.Fatalf("%d does not pass when it was told to come", amount)
+					t.Fatalf("%d does not pass at the time that the refusal named", amount)
 				}
 			}
 			g.PassBurst(r, now, amount)

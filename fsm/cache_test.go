@@ -110,7 +110,7 @@ func sharePlace(t *testing.T, names ...string) {
 	for lease := range w.m.lastLease {
 		for _, item := range w.apply(releases(lease + 1))[0].GetReleased().GetReturned() {
 			if item.Quota == gone {
-				t.Fatalf("lease %d gives back of a deleted quota: %v", lease, item)
+				t.Fatalf("lease %d returns units of a deleted quota: %v", lease, item)
 			}
 		}
 	}

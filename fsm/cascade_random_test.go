@@ -159,7 +159,7 @@ func TestRandomCascades_UnderPolicies(t *testing.T) {
 		for _, name := range c.members {
 			patient[name] = rapid.Bool().Draw(rt, name+" waits")
 		}
-		victim := rapid.SampledFrom([]string{"", "a", "b", "c", "d", "x"}).Draw(rt, "limited for ever")
+		victim := rapid.SampledFrom([]string{"", "a", "b", "c", "d", "x"}).Draw(rt, "limited without an end")
 		for _, round := range []string{"first", "second"} {
 			clear(c.granted)
 			for range 150 {

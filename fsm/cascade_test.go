@@ -36,7 +36,7 @@ func TestReopen_EndsTheLimitsOfSteps(t *testing.T) {
 		}
 	}
 	tell(t, []story{
-		{"upstream goes on at once", quotas, append(limited("r"), []line{
+		{"upstream continues at once", quotas, append(limited("r"), []line{
 			{second, limitedBy(1, "r", 20*second), "reported: r closed until 21s"},
 			{0, asks("triage", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 26s"},
 			{second, reopens("r"), "done"},
@@ -84,7 +84,7 @@ func TestWorkflow_PausesUpstreamOfLimited(t *testing.T) {
 	}
 	then := func(lines ...line) []line { return append(slices.Clone(begins), lines...) }
 	tell(t, []story{
-		{"before it meets the limit itself; downstream goes on", quotas, then([]line{
+		{"before it meets the limit itself; downstream continues", quotas, then([]line{
 			{0, asks("triage", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 26s"},
 			{0, asks("architecture", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 26s"},
 			{0, asks("implementation", 0, itemOf("s", 1)), "lease 2: s=1 until 5m1s"}, // that quota does not limit it
@@ -110,7 +110,7 @@ func TestWorkflow_PausesUpstreamOfLimited(t *testing.T) {
 			{0, waits("triage", 0, minute, itemOf("s", 1)), "waits as 1 until 1m1s"},
 			{25 * second, withdraw(1), "! UNKNOWN_TICKET"},
 		}...)},
-		{"a holder of no workflow, and one on another branch, go on", quotas, []line{
+		{"a holder of no workflow, and one on another branch, continue", quotas, []line{
 			{0, workflows(graph("w", after("start"), after("left", "start"), after("right", "start"))), "applied"},
 			{0, consumesAtOnce("left", itemOf("r", 1)), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
 			{second, limitedBy(1, "r", 20*second), "reported: r closed until 21s"},
@@ -276,7 +276,7 @@ func TestWorkflow_RunsOneStepAtATime(t *testing.T) {
 				{0, asks("triage", 0, itemOf("s", 1)), "lease 5: s=1 until 5m1s"},
 			}...),
 		},
-		{"an operator's word ends it", quotas, then([]line{
+		{"an operator's command ends it", quotas, then([]line{
 			{second, asks("deployment", 0, itemOf("s", 1)), "lease 2: s=1 until 5m1s"},
 			{0, waits("triage", 0, minute, itemOf("s", 1)), "waits as 1 until 1m1s"},
 			{0, deletesWorkflow("release"), "done"},
@@ -284,7 +284,7 @@ func TestWorkflow_RunsOneStepAtATime(t *testing.T) {
 			{0, workflows(releaseChain()), "applied"},
 			{0, asks("announcement", 0, itemOf("s", 1)), "lease 4: s=1 until 5m1s"},
 		}...)},
-		{"one that is applied as before goes on", quotas, then([]line{
+		{"one that is applied as before continues", quotas, then([]line{
 			{second, asks("deployment", 0, itemOf("s", 1)), "lease 2: s=1 until 5m1s"},
 			{0, workflows(chain("another", "x", "y"), releaseChain()), "applied"},
 			{0, asks("triage", 0, itemOf("s", 1)), "SEQUENTIAL s again at 2s"},

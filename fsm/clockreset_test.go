@@ -165,7 +165,7 @@ func TestResetClock_EndsHeldAmounts(t *testing.T) {
 		w.do(settle(&logpb.Settle{Lease: l.Lease, Fence: l.Fence, Op: 1, Actual: []*logpb.Item{itemOf("h", 0)}, Final: true, Release: true}))
 	}
 	if left := w.available("h"); left != 5 {
-		t.Fatalf("%d are left: something was given back", left)
+		t.Fatalf("%d are left: something was returned", left)
 	}
 }
 

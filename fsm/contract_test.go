@@ -374,7 +374,7 @@ func TestApply_SurvivesHostileValues(t *testing.T) {
 		"no items":        {reserve(ask("me")), logpb.Reason_REASON_INVALID},
 		"an item twice":   {reserve(ask("me", itemOf("q", 1), itemOf("q", 1))), logpb.Reason_REASON_INVALID},
 		"no holder":       {reserve(ask("", itemOf("q", 1))), logpb.Reason_REASON_INVALID},
-		"wait for ever":   {reserve(waits), logpb.Reason_REASON_INVALID},
+		"endless wait":    {reserve(waits), logpb.Reason_REASON_INVALID},
 		"negative ttl":    {reserve(ttl), logpb.Reason_REASON_INVALID},
 		"class above all": {reserve(class), logpb.Reason_REASON_INVALID},
 		"unknown quota":   {reserve(ask("me", itemOf("nowhere", 1))), logpb.Reason_REASON_UNKNOWN_QUOTA},

@@ -218,7 +218,7 @@ func TestCap_OfOneCallerLastsAnHour(t *testing.T) {
 			says("token:b")
 			w.sleep(hour/2 + minute)
 			if most() == -1 {
-				t.Fatal("another caller's word does not last")
+				t.Fatal("another caller's report does not last")
 			}
 			w.reborn()
 			w.sleep(hour / 2)

@@ -26,7 +26,7 @@ func TestDeadlines(t *testing.T) {
 			{30*second - 1, asks("b", 0, itemOf("g", 1)), "EXHAUSTED g again at 30s"},
 			{1, asks("b", 0, itemOf("g", 1)), "lease 2: g=1 until 5m30s"},
 		}},
-		{"in its grace a slot is nobody's to give back", []*logpb.Quota{s}, []line{
+		{"in its grace nobody can release a slot", []*logpb.Quota{s}, []line{
 			{0, asks("a", 100*second, itemOf("s", 1)), "lease 1: s=1 until 1m40s"},
 			{101 * second, releases(1), "! STALE_FENCE"},
 			{0, settle(&logpb.Settle{Lease: 1, Fence: 1, Actual: []*logpb.Item{itemOf("s", 5)}}), "! STALE_FENCE"},

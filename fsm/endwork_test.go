@@ -246,7 +246,7 @@ func TestEnds_ContinueAfterRestore(t *testing.T) {
 				rt.Fatal(err)
 			}
 			if !bytes.Equal(snapshotOf(rt, restored.State()), snapshotOf(rt, w.m.State())) {
-				rt.Fatal("the restored state goes on differently")
+				rt.Fatal("the restored state continues differently")
 			}
 		}
 	})

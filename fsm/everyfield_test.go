@@ -346,7 +346,7 @@ func sound(t tester, m *Machine, what string) *Machine {
 		t.Fatalf("%s: the restored state has another hash", what)
 	}
 	if !bytes.Equal(snapshotOf(t, restored.Freeze()), written) {
-		t.Fatalf("%s: the restored state's snapshot is another one", what)
+		t.Fatalf("%s: the restored state's snapshot differs", what)
 	}
 	restored.bounds = m.bounds
 	return restored

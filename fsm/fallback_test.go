@@ -74,7 +74,7 @@ func TestFallback(t *testing.T) {
 			{0, asks("x", 0, itemOf("budget", 100)), "lease 1: budget=100 until 5m0s"},
 			{0, elsewhere(call("b", 200)), "EXHAUSTED budget again at 5s"},
 		}},
-		{"who waits in line for the next quota goes first", models(), []line{
+		{"a holder that waits in line for the next quota goes first", models(), []line{
 			{0, asks("x", 0, itemOf("mid/t", 900)), "lease 1: mid/t=900 until 5m0s"},
 			{0, asks("x", 0, itemOf("big/t", 900)), "lease 2: big/t=900 until 5m0s"},
 			{0, waits("y", 0, minute, itemOf("mid/t", 500)), "waits as 1 until 1m0s"},
@@ -128,7 +128,7 @@ func TestFallback_OnForecast(t *testing.T) {
 		t.Fatalf("when the other one is used up: %v", g)
 	}
 	if g := w.granted(ask("b", itemOf("h", 1))); g.Forecast.GetFallback() != "other" {
-		t.Fatalf("who does not allow it is told: %v", g)
+		t.Fatalf("a holder that does not allow it receives it: %v", g)
 	}
 }
 

@@ -306,7 +306,7 @@ func TestForeign_LimitOfOneCaller(t *testing.T) {
 		return w.view("r").Usable
 	}
 	if got := usable(5, "a"); got != 30_000 {
-		t.Fatalf("%d are usable by one caller's word", got)
+		t.Fatalf("%d are usable by one caller's report", got)
 	}
 	if got := usable(3, "a"); got != 60_000 {
 		t.Fatalf("%d are usable when it has said so for too long", got)

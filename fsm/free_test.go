@@ -27,7 +27,7 @@ func (w *world) goesOn(t *testing.T, most int) (entries int) {
 			t.Fatalf("entry %d let %d leave", entries, done)
 		}
 		if entries > 1000 {
-			t.Fatal("it never comes to an end")
+			t.Fatal("it never ends")
 		}
 	}
 	return entries

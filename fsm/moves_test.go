@@ -109,7 +109,7 @@ func TestMoveWaiters_EndsForAll(t *testing.T) {
 			churn(holders)
 		}
 		w.reborn()
-		stays := rapid.IntRange(1, holders).Draw(t, "who goes on")
+		stays := rapid.IntRange(1, holders).Draw(t, "the holder that continues")
 		for range 2*all + holders { // twice: a holder in progress may have to start again
 			churn(stays)
 		}

@@ -162,7 +162,7 @@ func TestSettle_Parts(t *testing.T) {
 			{0, asks("b", 0, itemOf("r", 51)), "EXHAUSTED r again at 1m0.000000001s"},
 			{0, asks("b", 0, itemOf("r", 50)), "lease 2: r=50 until 5m0s"},
 		}},
-		{"an overrun is what goes beyond what was not given back", []*logpb.Quota{r}, []line{
+		{"an overrun is what goes beyond what was not returned", []*logpb.Quota{r}, []line{
 			first,
 			{0, unspends(1, 1, itemOf("r", 30)), "settled; back r=30"},
 			{0, used(1, 1, itemOf("r", 90)), "settled; over r=20"},
@@ -211,7 +211,7 @@ func TestSettle_Parts(t *testing.T) {
 			{0, used(1, 1, itemOf("m", 80)), "settled; over m=10"},
 			{0, asks("b", 0, itemOf("m", 20)), "lease 2: m=20 until 5m0s"},
 		}},
-		{"an overrun is charged to the window in which it is told", []*logpb.Quota{hourly("h", 100)}, []line{
+		{"an overrun is charged to the window in which it is reported", []*logpb.Quota{hourly("h", 100)}, []line{
 			{
 				0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("h", 40)}, Consume: true, TtlNs: day}),
 				"lease 1: h=40 until 24h0m0s; op 1 spends h=40 by 1m0s",

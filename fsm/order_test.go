@@ -141,7 +141,7 @@ func TestVirtualTime_ReleaseByItemReturnsIt(t *testing.T) {
 		return h.virtualTime
 	}
 	if whole, named := virtualTime(), virtualTime(itemOf("q", 10)); whole != named {
-		t.Fatalf("all given back without items: turn %d; by name: turn %d", whole, named)
+		t.Fatalf("all released without items: turn %d; by name: turn %d", whole, named)
 	}
 }
 

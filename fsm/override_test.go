@@ -41,14 +41,14 @@ func TestOverride(t *testing.T) {
 			{0, endsOverride("r"), "done"},
 			{0, asks("a", 0, itemOf("r", 10)), "lease 1: r=10 until 5m0s"},
 		}},
-		{"who waits is served when it ends", r(), []line{
+		{"a waiting holder is served when it ends", r(), []line{
 			{0, overrides("r", 1, 10*second), "done"},
 			{0, asks("a", 0, itemOf("r", 1)), "lease 1: r=1 until 5m0s"},
 			{0, waits("b", 0, minute, itemOf("r", 1)), "waits as 1 until 1m0s"},
 			{10 * second, asks("c", 0, itemOf("r", 9)), "EXHAUSTED r again at 15s"},
 			{0, asks("c", 0, itemOf("r", 8)), "lease 3: r=8 until 5m10s"},
 		}},
-		{"who waits for more than it leaves waits for its end, and is in nobody's way", r(), []line{
+		{"a holder that waits for more than it leaves waits for its end, and is in nobody's way", r(), []line{
 			{0, overrides("r", 5, 10*second), "done"},
 			{0, waits("a", 0, 5*second, itemOf("r", 6)), "CANNOT_SERVE_IN_TIME r again at 10s"},
 			{0, waits("a", 0, minute, itemOf("r", 6)), "waits as 1 until 1m0s"},

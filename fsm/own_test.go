@@ -50,7 +50,7 @@ func TestSessions_AreTheirCallers(t *testing.T) {
 	never := w.fails(theirs, logpb.Reason_REASON_UNKNOWN_SESSION)
 	theirs.Session -= 77
 	if failure.Hint != never.Hint || failure.Message != "there is no session 1" || never.Message != "there is no session 78" {
-		t.Errorf("another's session is told from one that never was: %v, %v", failure, never)
+		t.Errorf("another's session is distinguished from one that never was: %v, %v", failure, never)
 	}
 	w.fails(ofToken("other", "*", closesSession(mine)), logpb.Reason_REASON_UNKNOWN_SESSION)
 	if again := w.lease(ofToken("mine", "*", numbered(mine, 1, 0, asks("a", 0, itemOf("r", 1))))); again != first {

@@ -139,7 +139,7 @@ func TestShares(t *testing.T) {
 			{0, releases(1, itemOf("h", 10)), "back h=10"},
 			{0, asks("crit", 0, itemOf("h", 10)), "lease 3: h=10 until 5m1s"},
 		}},
-		{"what is given back, unspent or settled lower, is not used", []*logpb.Quota{shared()}, []line{
+		{"what is returned, unspent or settled lower, is not used", []*logpb.Quota{shared()}, []line{
 			{0, who, "applied"},
 			{second, consumesAtOnce("crit", itemOf("h", 900)), "lease 1: h=900 until 5m1s; op 1 spends h=900 by 1m1s"},
 			{0, unspends(1, 1, itemOf("h", 400)), "settled; back h=400"},
@@ -147,7 +147,7 @@ func TestShares(t *testing.T) {
 			{0, asks("crit", 0, itemOf("h", 600)), "lease 2: h=600 until 5m1s"},
 			{0, asks("crit", 0, itemOf("h", 1)), "CAP h again at 59m59s"},
 		}},
-		{"a new window starts anew", []*logpb.Quota{shared()}, []line{
+		{"a new window starts with nothing used", []*logpb.Quota{shared()}, []line{
 			{0, who, "applied"},
 			{second, consumesAtOnce("crit", itemOf("h", 900)), "lease 1: h=900 until 5m1s; op 1 spends h=900 by 1m1s"},
 			{0, used(1, 1, itemOf("h", 900)), "settled"},
@@ -295,7 +295,7 @@ func TestObserve(t *testing.T) {
 		}
 	}
 	if r := w.do(asks("a", 0, itemOf("h", 1), itemOf("r", 96))); say(r) != "EXHAUSTED r again at 1m2.0s" && r.GetRefusal() == nil {
-		t.Errorf("the quota beside it: %s", say(r))
+		t.Errorf("the quota next to it: %s", say(r))
 	}
 }
 

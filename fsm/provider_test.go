@@ -32,7 +32,7 @@ func TestReport_ProviderAnswers(t *testing.T) {
 		{"saturated does not close until the reset", []*logpb.Quota{r}, []line{
 			call, {0, reports(1, 1, signal("r", saturated, resetAfter(30*second))), "reported: r closed until 2s"},
 		}},
-		{"not in the plan closes for as long as one holder's word does", []*logpb.Quota{r}, []line{
+		{"not in the plan closes for as long as one holder's report does", []*logpb.Quota{r}, []line{
 			call, {0, reports(1, 1, signal("r", plan)), "reported: r closed until 5m0s"},
 		}},
 		{"a long rate closes for an hour at most", []*logpb.Quota{rateOf("r", 100, hour)}, []line{
@@ -42,14 +42,14 @@ func TestReport_ProviderAnswers(t *testing.T) {
 			{0, long("a", itemOf("h", 1)), "lease 1: h=1 until 2h0m0s; op 1 spends h=1 by 1m0s"},
 			{10 * minute, reports(1, 1, signal("h", saturated, retryAfter(5*hour))), "reported: h closed until 1h0m3s"},
 		}},
-		{"after it reopened the same holder may close it anew", []*logpb.Quota{r}, []line{
+		{"after it reopened the same holder may close it again", []*logpb.Quota{r}, []line{
 			{0, long("a", itemOf("r", 1)), "lease 1: r=1 until 2h0m0s; op 1 spends r=1 by 2s"},
 			{0, reports(1, 1, signal("r", saturated, retryAfter(hour))), "reported: r closed until 5m0s"},
 			{5*minute - 1, reports(1, 1, signal("r", saturated, retryAfter(hour))), "reported: r closed until 5m0s"},
 			{1, consumesAtOnce("b", itemOf("r", 1)), "lease 2: r=1 until 10m0s; op 1 spends r=1 by 5m2s"},
 			{0, reports(1, 1, signal("r", saturated, retryAfter(hour))), "reported: r closed until 10m0s"},
 		}},
-		{"what is held stays, and can be given back, renewed, settled", []*logpb.Quota{r}, []line{
+		{"what is held stays, and can be released, renewed, settled", []*logpb.Quota{r}, []line{
 			call,
 			{0, asks("b", 0, itemOf("r", 9)), "lease 2: r=9 until 5m0s"},
 			{0, reports(1, 1, signal("r", saturated, retryAfter(20*second))), "reported: r closed until 20s"},

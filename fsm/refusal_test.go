@@ -63,7 +63,7 @@ func taskNos() []no {
 	}
 	return []no{
 		{name: "begin a shelved task", before: shelved, command: begins("t", "x", 0), reason: logpb.Reason_REASON_TASK_SHELVED},
-		{name: "begin what is under way", before: under, command: begins("t", "y", 0), reason: logpb.Reason_REASON_TASK_IN_FLIGHT},
+		{name: "begin what is in flight", before: under, command: begins("t", "y", 0), reason: logpb.Reason_REASON_TASK_IN_FLIGHT},
 		{name: "begin too early", before: ended, command: begins("t", "x", 0), reason: logpb.Reason_REASON_TASK_LATER},
 		{name: "begin on a closed quota", command: on("closed"), reason: logpb.Reason_REASON_COOLDOWN},
 		{name: "begin on a suspended quota", command: on("zero"), reason: logpb.Reason_REASON_SUSPENDED},
@@ -170,7 +170,7 @@ func refusals() []no {
 		},
 		{name: "more than one burst", command: consumes(3, 1, itemOf("b", 20)), reason: logpb.Reason_REASON_NEVER_FITS},
 		{
-			name: "behind one who waits", before: line, command: asks("x", 0, itemOf("r", 1)), reason: logpb.Reason_REASON_BEHIND_WAITERS,
+			name: "behind a waiting request", before: line, command: asks("x", 0, itemOf("r", 1)), reason: logpb.Reason_REASON_BEHIND_WAITERS,
 			inLine: true,
 		},
 		{
@@ -216,7 +216,7 @@ func refusals() []no {
 			command: asks("a", 0, itemOf("p", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_BREAKER_OPEN,
 		},
 		{
-			name: "it is another's turn", before: append([]*logpb.Command{workflows(with(chain("w", "x", "a"),
+			name: "another holder has the baton", before: append([]*logpb.Command{workflows(with(chain("w", "x", "a"),
 				func(w *logpb.Workflow) { w.Threshold = 1 }))},
 				append(closedOnce(nil), asks("a", 0, itemOf("r", 1)))...),
 			command: asks("x", 0, itemOf("r", 1)), reason: logpb.Reason_REASON_SEQUENTIAL, inLine: true,

@@ -50,14 +50,14 @@ func TestReports(t *testing.T) {
 			{0, reports(2, 1, signal("r", saturated, retryAfter(40*second))), "reported: r closed until 40s"},
 			{0, reports(1, 1, signal("r", ok)), "reported: r closed until 40s"},
 		}},
-		{"one holder's word closes a rate for five minutes at most, a second holder's for longer", []*logpb.Quota{r}, []line{
+		{"one holder's report closes a rate for five minutes at most, a second holder's for longer", []*logpb.Quota{r}, []line{
 			{0, call("a", "r"), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
 			{0, call("b", "r"), "lease 2: r=1 until 5m0s; op 1 spends r=1 by 2s"},
 			{0, reports(1, 1, signal("r", saturated, retryAfter(hour))), "reported: r closed until 5m0s"},
 			{minute, reports(1, 1, signal("r", saturated, retryAfter(hour))), "reported: r closed until 5m0s"},
 			{0, reports(2, 1, signal("r", saturated, retryAfter(hour))), "reported: r closed until 6m0s"},
 		}},
-		{"without a time it doubles with each attempt, and an answer that is no 429 starts anew", []*logpb.Quota{r}, []line{
+		{"without a time it doubles with each attempt, and an answer that is no 429 starts from the beginning", []*logpb.Quota{r}, []line{
 			{0, call("a", "r"), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
 			{0, reports(1, 1, signal("r", saturated)), "reported: r closed until 2s"},
 			{3 * second, reports(1, 1, signal("r", saturated)), "reported: r closed until 7s"},

@@ -204,7 +204,7 @@ func TestReset_ATrueReportInsideTheBoundary(t *testing.T) {
 		}
 	}
 	if learned != 1 {
-		t.Fatalf("the reset was told %d times", learned)
+		t.Fatalf("the reset was learned %d times", learned)
 	}
 }
 

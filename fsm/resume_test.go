@@ -42,7 +42,7 @@ func TestResume_EndsAllLeasesAtOnce(t *testing.T) {
 		}
 	}
 	if at, pending := s.NextDue(); at > s.clock.Now || !pending {
-		t.Errorf("nothing is due until %d (%t): nobody would go on", at, pending)
+		t.Errorf("nothing is due until %d (%t): nobody would continue", at, pending)
 	}
 	last := granted[len(granted)-1]
 	stale := logpb.Reason_REASON_STALE_FENCE
@@ -130,7 +130,7 @@ func TestResume_OfManyHoldersFinishes(t *testing.T) {
 	for step := 0; w.m.resumed.Len() > 0; step++ {
 		w.apply()
 		if step > 10 {
-			t.Fatal("it never comes to an end")
+			t.Fatal("it never ends")
 		}
 	}
 	if left := w.m.leases.Len(); left != 3 {

@@ -39,7 +39,7 @@ func TestRetry_LiesInTheWindowOfItsClass(t *testing.T) {
 			}
 			waiting := w.do(waits(name, 0, second, itemOf("r", 1))).GetRefusal()
 			if waiting.GetReason() != logpb.Reason_REASON_CANNOT_SERVE_IN_TIME || waiting.RetryAtNs < end+from || waiting.RetryAtNs >= end+to {
-				t.Fatalf("who waits in vain: %v", waiting)
+				t.Fatalf("these wait in vain: %v", waiting)
 			}
 			consumed := w.do(consumes(held[name], 1)).GetRefusal()
 			if consumed.GetReopensAtNs() != end || consumed.RetryAtNs < end+from || consumed.RetryAtNs >= end+to {

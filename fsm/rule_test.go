@@ -70,7 +70,7 @@ func TestApplyQuotas_Changes(t *testing.T) {
 			{0, applyQuotas(rateOf("r", 20, minute)), "applied"},
 			{0, asks("b", 0, itemOf("r", 15)), "lease 2: r=15 until 5m0s"},
 		}},
-		{"another kind is another quota", []*logpb.Quota{rateOf("r", 10, minute)}, []line{
+		{"another kind makes another quota", []*logpb.Quota{rateOf("r", 10, minute)}, []line{
 			{0, applyQuotas(slotsOf("r", 10)), "! KIND_CHANGE"},
 			{0, remove("r", false), "applied"},
 			{0, applyQuotas(slotsOf("r", 10)), "applied"},

@@ -41,7 +41,7 @@ func TestSessions(t *testing.T) {
 			{0, numbered(1, 2, 0, asks("a", 0, itemOf("r", 2))), "lease 2: r=2 until 5m0s"},
 			{0, numbered(1, 5, 0, asks("a", 0, itemOf("r", 1))), "lease 1: r=1 until 5m0s"},
 		}},
-		{"what was acknowledged is forgotten, and never carried out anew", []*logpb.Quota{r}, []line{
+		{"what was acknowledged is forgotten, and never carried out again", []*logpb.Quota{r}, []line{
 			{0, open(), "session 1"},
 			{0, numbered(1, 1, 0, asks("a", 0, itemOf("r", 1))), "lease 1: r=1 until 5m0s"},
 			{0, numbered(1, 2, 2, asks("a", 0, itemOf("r", 2))), "lease 2: r=2 until 5m0s"},

@@ -89,7 +89,7 @@ func TestSettle(t *testing.T) {
 			{0, consumesAtOnce("a", itemOf("r", 100)), "lease 1: r=100 until 5m0s; op 1 spends r=100 by 2s"},
 			{2*second + 1, unspends(1, 1, itemOf("r", 30)), "! PAST_SPEND_BY"},
 		}},
-		{"actual below the estimate gives back what the provider will not count", []*logpb.Quota{r}, []line{
+		{"actual below the estimate returns what the provider will not count", []*logpb.Quota{r}, []line{
 			{0, consumesAtOnce("a", itemOf("r", 100)), "lease 1: r=100 until 5m0s; op 1 spends r=100 by 2s"},
 			{30 * second, used(1, 1, itemOf("r", 60)), "settled; back r=40"},
 			{0, used(1, 1, itemOf("r", 60)), "settled; back r=40"},
@@ -107,7 +107,7 @@ func TestSettle(t *testing.T) {
 			{second, used(1, 1, itemOf("r", 60)), "settled; back r=10"},
 			{0, consumesAtOnce("b", itemOf("r", 40)), "lease 2: r=40 until 5m2s; op 1 spends r=40 by 4s"},
 		}},
-		{"an overrun is charged when it is told, and nothing is granted until there is room", []*logpb.Quota{r}, []line{
+		{"an overrun is charged when it is reported, and nothing is granted until there is room", []*logpb.Quota{r}, []line{
 			{0, consumesAtOnce("a", itemOf("r", 60)), "lease 1: r=60 until 5m0s; op 1 spends r=60 by 2s"},
 			{30 * second, used(1, 1, itemOf("r", 120)), "settled; over r=60"},
 			{0, consumesAtOnce("b", itemOf("r", 1)), "EXHAUSTED r again at 1m2.400000001s"},
@@ -158,7 +158,7 @@ func TestSettle_AnAncestorCountsNoMoreThanItCan(t *testing.T) {
 	lease := uint64(2)
 	for ; w.raw(used(lease, 1, itemOf("org/b", fixed.MaxAmount)))[0].GetSettled() != nil; lease++ {
 		if lease > most {
-			t.Fatal("the other descendant never comes to its end")
+			t.Fatal("the other descendant never ends")
 		}
 	}
 	w.fails(used(1, 1, itemOf("org/a", fixed.MaxAmount)), logpb.Reason_REASON_INVALID)

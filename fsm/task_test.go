@@ -142,7 +142,7 @@ func TestTask_Attempts(t *testing.T) {
 			{0, ends("t", 1, hasFailed), "! STALE_FENCE"},
 			{0, ends("t", 2, isDone), "done, 1 of 3 failed"},
 		}},
-		{"an end is told as often as it is, another one is not taken", nil, []line{
+		{"an end may be reported repeatedly, a different one is not taken", nil, []line{
 			{0, begins("t", "x", 0), "attempt 1, fence 1, until 10m0s, 0 of 3 failed"},
 			{0, ends("t", 1, hasFailed), "waiting until 5m0s, 1 of 3 failed"},
 			{0, ends("t", 1, hasFailed), "waiting until 5m0s, 1 of 3 failed"},
@@ -166,7 +166,7 @@ func TestTask_Attempts(t *testing.T) {
 			{0, begins("t", "x", 0), "attempt 1, fence 2, until 10m0s, 0 of 3 failed"},
 			{0, ends("t", 1, hasFailed), "! STALE_FENCE"},
 		}},
-		{"an attempt goes on under a fresh budget", nil, []line{
+		{"an attempt continues under a fresh budget", nil, []line{
 			{0, begins("t", "x", 2), "attempt 1, fence 1, until 10m0s, 0 of 2 failed"},
 			{0, ends("t", 1, hasFailed), "waiting until 5m0s, 1 of 2 failed"},
 			{5 * minute, begins("t", "x", 0), "attempt 2, fence 2, until 15m0s, 1 of 2 failed"},
@@ -214,7 +214,7 @@ func TestTask_WaitsForItsQuotas(t *testing.T) {
 				{0, beginsOn("u", "org/a"), "COOLDOWN org again at 1m0s"},
 			},
 		},
-		{"without a report no quota is told", []*logpb.Quota{rateOf("rpm", 10, minute)}, []line{
+		{"without a report no quota learns of it", []*logpb.Quota{rateOf("rpm", 10, minute)}, []line{
 			{0, beginsOn("t", "rpm"), "attempt 1, fence 1, until 10m0s, 0 of 3 failed"},
 			{0, endsAfter("t", 1, isSaturated, minute, 0), "waiting until 1m0s, 0 of 3 failed"},
 			{0, beginsOn("u", "rpm"), "attempt 1, fence 2, until 10m0s, 0 of 3 failed"},

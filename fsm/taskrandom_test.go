@@ -82,7 +82,7 @@ func (m *tasksModel) learn() {
 	for _, task := range taskNames {
 		if views := m.w.m.Tasks(task, "", 0, "", 1, m.w.clock()); len(views) == 0 || views[0].Name != task {
 			if m.present[task] != nil {
-				m.Fatalf("%s was forgotten while an attempt was under way", task)
+				m.Fatalf("%s was forgotten while an attempt was running", task)
 			}
 			m.failures[task] = 0
 		}
@@ -101,7 +101,7 @@ func (m *tasksModel) begin() {
 		return
 	}
 	if other := m.present[task]; other != nil {
-		m.Fatalf("attempt %d of %s began while %d was under way", b.Fence, task, other.fence)
+		m.Fatalf("attempt %d of %s began while %d was running", b.Fence, task, other.fence)
 	}
 	if b.Failures != m.failures[task] || b.Failures >= b.MaxFailures {
 		m.Fatalf("an attempt of %s began after %d of %d failures, the model counted %d", task, b.Failures, b.MaxFailures, m.failures[task])
@@ -130,7 +130,7 @@ func (m *tasksModel) end() {
 	if m.present[r.task] != r {
 		before := m.before()
 		if e := m.w.do(command); e.GetTaskEnded() == nil && e.GetFailure() == nil {
-			m.Fatalf("a stale end of %s came to %v", r.task, e)
+			m.Fatalf("a stale end of %s had the result %v", r.task, e)
 		}
 		m.unchanged(before)
 		return

@@ -53,7 +53,7 @@ func TestPressure_IsReportedOncePerEntry(t *testing.T) {
 			continue
 		}
 		if step, twice := reported[event.Holder]; twice {
-			t.Errorf("%q is told of %q and of %q", event.Holder, step, event.Step)
+			t.Errorf("%q receives %q and %q", event.Holder, step, event.Step)
 		}
 		reported[event.Holder] = event.Step
 	}

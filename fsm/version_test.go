@@ -167,7 +167,7 @@ func TestVersions_RiseWithMeaning(t *testing.T) {
 	for _, row := range applied(t) {
 		path := filepath.Join("testdata", fmt.Sprintf("history-v%d.bin", row.entries))
 		if got := historyHash(t, path); got != row.history {
-			t.Errorf("%s comes to %s, not to %s: Apply has another meaning; raise EntryVersion and record a history for it", path, got, row.history)
+			t.Errorf("%s has the hash %s, not %s: Apply has another meaning; raise EntryVersion and record a history for it", path, got, row.history)
 		}
 	}
 	golden, err := filepath.Glob(filepath.Join("testdata", "snapshot-v*.bin"))

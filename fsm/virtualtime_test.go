@@ -19,7 +19,7 @@ func TestQueue_Order(t *testing.T) {
 			{0, waits("b", 0, 10*minute+1, itemOf("s", 1)), "! INVALID"},
 			{0, waits("b", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 10m0s"},
 		}},
-		{"who waits for what is closed keeps nothing from others", []*logpb.Quota{r, s}, []line{
+		{"a holder that waits for what is closed keeps nothing from others", []*logpb.Quota{r, s}, []line{
 			{0, consumesAtOnce("a", itemOf("r", 1)), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
 			{0, reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED, retryAfter(20*second))), "reported: r closed until 20s"},
 			{0, waits("b", 0, minute, itemOf("r", 1), itemOf("s", 1)), "waits as 1 until 1m0s"},
@@ -59,7 +59,7 @@ func TestQueue_Order(t *testing.T) {
 			{minute + 2*second + 400*millisecond, renews(2, 0), "! NEVER_ISSUED"},
 			{1, renews(2, 0), "until 6m2.400000001s"},
 		}},
-		{"what a settle gives back serves", []*logpb.Quota{r}, []line{
+		{"what a settle returns serves", []*logpb.Quota{r}, []line{
 			{0, consumesAtOnce("a", itemOf("r", 10)), "lease 1: r=10 until 5m0s; op 1 spends r=10 by 2s"},
 			{0, waits("b", 0, minute, itemOf("r", 4)), "waits as 1 until 1m0s"},
 			{second, used(1, 1, itemOf("r", 7)), "settled; back r=3"},

@@ -58,7 +58,7 @@ func TestApplyQuotas_RefusesImpossibleWorkflows(t *testing.T) {
 	}{
 		"a cycle of two":      {[]*logpb.Workflow{graph("w", after("a", "b"), after("b", "a"))}, "a cycle: a -> b -> a"},
 		"a step after itself": {[]*logpb.Workflow{graph("w", after("a"), after("b", "b"))}, "a cycle: b -> b"},
-		"a cycle beside what is fine": {[]*logpb.Workflow{
+		"a cycle next to what is fine": {[]*logpb.Workflow{
 			graph("w", after("a"), after("b", "a", "e"), after("c", "b"), after("d", "c"), after("e", "d"), after("f", "e")),
 		}, "a cycle: b -> c -> d -> e -> b"},
 		"a cycle upstream of the first": {[]*logpb.Workflow{
@@ -82,7 +82,7 @@ func TestApplyQuotas_RefusesImpossibleWorkflows(t *testing.T) {
 		"within a day":          {changed(func(w *logpb.Workflow) { w.WithinNs = day }), "within must be 1 s to 600 s"},
 		"calm at once":          {changed(func(w *logpb.Workflow) { w.CalmNs = 1 }), "calm must be 1 s to 3600 s"},
 		"a turn into the past":  {changed(func(w *logpb.Workflow) { w.BatonTimeNs = -1 }), "turn must be 1 s to 3600 s"},
-		"a pause for ever":      {changed(func(w *logpb.Workflow) { w.PauseNs = day }), "pause must be 1 s to 3600 s"},
+		"an endless pause":      {changed(func(w *logpb.Workflow) { w.PauseNs = day }), "pause must be 1 s to 3600 s"},
 	} {
 		w := newWorld(t)
 		command := workflows(append([]*logpb.Workflow{chain("fine", "x", "y")}, c.workflows...)...)

@@ -213,7 +213,7 @@ func TestFullDisk_TakesOnlyReleases(t *testing.T) {
 	}
 	<-free
 	free <- 1 << 40
-	eventually(t, "grants go on", func() bool {
+	eventually(t, "grants continue", func() bool {
 		_, _, err := n.Propose(t.Context(), reserve("q", 1))
 		return err == nil
 	})
@@ -261,7 +261,7 @@ func TestRestore_RaisesEpoch(t *testing.T) {
 				before, term)
 		}
 		if _, err := n.Watch(before); !isCompacted(err) {
-			t.Errorf("n%d has a stream go on at index %d, which the restore took back: %v", i, before, err)
+			t.Errorf("n%d lets a stream continue at index %d, which the restore took back: %v", i, before, err)
 		}
 	}
 	release := func(g *logpb.Granted) *logpb.Result {

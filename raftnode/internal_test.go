@@ -481,7 +481,7 @@ func TestAtLeast_LaterIsNeverEarlier(t *testing.T) {
 		{fsm.Clock{Now: 1}, fsm.Clock{Now: 2, WallEarly: 10, WallLate: 20}, fsm.Clock{Now: 2, WallEarly: 10, WallLate: 10}},
 	} {
 		if got := atLeast(c.present, c.state); got != c.want {
-			t.Errorf("%+v beside the state's %+v: %+v", c.present, c.state, got)
+			t.Errorf("%+v next to the state's %+v: %+v", c.present, c.state, got)
 		}
 	}
 }

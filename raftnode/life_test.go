@@ -150,7 +150,7 @@ func TestClose_TransfersLeadership(t *testing.T) {
 	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
-	eventually(t, "it is handed over, not lost and elected", func() bool { // the term rises by one, unless leadership moved just before
+	eventually(t, "it is transferred, not lost and elected", func() bool { // the term rises by one, unless leadership moved just before
 		leader := c.leader()
 		term := c.nodes[leader].Status().Term
 		c.stop(leader)

@@ -56,7 +56,7 @@ func TestRestore_KnowsItsOutcome(t *testing.T) {
 			continue // leadership moved once more
 		}
 		if now.Epoch() != last {
-			t.Fatalf("try %d: the cluster is in epoch %d, %d was told last", try, now.Epoch(), last)
+			t.Fatalf("try %d: the cluster is in epoch %d, %d was reported last", try, now.Epoch(), last)
 		}
 	}
 	t.Logf("%d restored, %d refused", restored, refused)

@@ -57,7 +57,7 @@ func TestOutcomeOfRestore_OtherSnapshotProvesNothing(t *testing.T) {
 			}
 			err := n.outcomeOfRestore(t.Context(), raft.ErrLeadershipLost, false, before, 10*time.Second)
 			if _, unknown := errors.AsType[*UnknownError](err); unknown == tc.kept || err != nil && !unknown {
-				t.Errorf("it is told %v", err)
+				t.Errorf("it receives %v", err)
 			}
 		})
 	}

@@ -28,7 +28,7 @@ func (c *cluster) endsWiped(i int) {
 	select {
 	case <-n.Done():
 	case <-time.After(time.Minute):
-		c.t.Fatalf("%s goes on with an empty disk: %+v", c.configs[i].ID, n.Status())
+		c.t.Fatalf("%s continues with an empty disk: %+v", c.configs[i].ID, n.Status())
 	}
 	if !errors.Is(n.Err(), logstore.ErrWiped) {
 		c.t.Fatalf("it ended with %v", n.Err())

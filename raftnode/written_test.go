@@ -43,7 +43,7 @@ func TestWrite_FailureAnswersAllCalls(t *testing.T) {
 	outcome <- broken
 	for range cap(answers) {
 		if err := <-answers; !isUnknown(err) {
-			t.Errorf("who asked hears: %v", err)
+			t.Errorf("the caller receives: %v", err)
 		}
 	}
 	if err := future.Error(); err != nil {
@@ -146,7 +146,7 @@ func TestLeader_UnwrittenEntryHasNoEffect(t *testing.T) {
 	poll(t, "and the next one", func() bool { return leader.raft.CommitIndex() > index })
 	for _, n := range nodes {
 		if n.raft.CommitIndex() >= index && n != leader || n.appliedIndex.Load() >= index || n.Status().CommitIndex >= index {
-			t.Errorf("%s was told that %d is committed and applied %d; %d is still being written", n.config.ID, n.raft.CommitIndex(),
+			t.Errorf("%s learned that %d is committed and applied %d; %d is still being written", n.config.ID, n.raft.CommitIndex(),
 				n.appliedIndex.Load(), index)
 		}
 	}

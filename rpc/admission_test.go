@@ -226,14 +226,14 @@ func TestCalls_StalledOfOneCallerLeaveRoom(t *testing.T) {
 					t.Errorf("another caller: %d %s", status, body)
 				}
 				if used := inUse(t, n, secrets["operator"], "calls"); used < 16 {
-					t.Errorf("%d calls are under way", used)
+					t.Errorf("%d calls are in flight", used)
 				}
 				leave()
 			}
 			for range left {
 				<-answers
 			}
-			eventually(t, "all is given back", func() bool { return inUse(t, n, secrets["operator"], "calls") == 1 }) // this call itself
+			eventually(t, "all is released", func() bool { return inUse(t, n, secrets["operator"], "calls") == 1 }) // this call itself
 		})
 	}
 }

@@ -75,7 +75,7 @@ func TestFullDisk_IsNoAnswer(t *testing.T) {
 	}
 	if batch.Results[1].GetRenew() == nil || batch.Results[4].GetConsume() == nil || batch.Results[6].GetRelease() == nil ||
 		batch.Meta.Index == 0 {
-		t.Errorf("what gives back or keeps: %v", batch)
+		t.Errorf("what releases or keeps: %v", batch)
 	}
 	free.Store(1 << 40)
 	eventually(t, "there is room again", func() bool {

@@ -93,5 +93,5 @@ func TestAnswers_TakeRequestBytes(t *testing.T) {
 	if err := list(1); err != nil {
 		t.Errorf("a small page: %v", err)
 	}
-	eventually(t, "all is given back", func() bool { return inUse(t, n, secrets["operator"], "request_bytes") < 16<<10 })
+	eventually(t, "all is released", func() bool { return inUse(t, n, secrets["operator"], "request_bytes") < 16<<10 })
 }

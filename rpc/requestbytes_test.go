@@ -141,5 +141,5 @@ func TestRequestBytes_OfOneCallerLeaveRoom(t *testing.T) {
 	for _, conn := range held {
 		_ = conn.Close()
 	}
-	eventually(t, "all is given back", func() bool { return inUse(t, n, secrets["operator"], "request_bytes") < 1<<20 })
+	eventually(t, "all is released", func() bool { return inUse(t, n, secrets["operator"], "request_bytes") < 1<<20 })
 }

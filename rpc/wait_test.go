@@ -304,7 +304,7 @@ func TestDrain_EndsWaitsTyped(t *testing.T) {
 		Ttl: durationpb.New(time.Minute), Wait: durationpb.New(time.Minute),
 	})
 	if err != nil || res.GetLease() == nil {
-		t.Errorf("the wait goes on elsewhere: %v %v", res, err)
+		t.Errorf("the wait continues elsewhere: %v %v", res, err)
 	}
 }
 

@@ -72,7 +72,10 @@ func TestCheck_FindsPhrasesAndLongLines(t *testing.T) {
 			name: "a comment of several lines", file: "a/a.go",
 			text: "package a\n\n/*\nIt waits\nfor ever.\n*/\nvar a = 1\n", want: []string{`a/a.go:5: "for ever": write the bound`},
 		},
-		{name: "a test", file: "a/a_test.go", text: "package a\n\nvar e = \"for ever\"\n"},
+		{
+			name: "a string of a test", file: "a/a_test.go", text: "package a\n\nvar e = \"for ever\"\n",
+			want: []string{`a/a_test.go:3: "for ever": write the bound`},
+		},
 		{
 			name: "names", file: "a/a.go",
 			text: "package a\n\ntype aStranger struct{ maxStranger int }\n\nfunc EnterStranger(stranger int) {\n\tfor stranger := range x {\n" +

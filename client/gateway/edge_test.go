@@ -152,7 +152,7 @@ func TestBody_IsBoundedAndUnpacked(t *testing.T) {
 	if got.status != http.StatusRequestEntityTooLarge {
 		t.Errorf("a long body in gzip: %d %s", got.status, got.body)
 	}
-	eventually(t, "memory of bodies is given back", func() bool {
+	eventually(t, "the memory of bodies is released", func() bool {
 		return strings.Contains(f.do(http.MethodGet, "/metrics", "").body, "quotad_gateway_buffered_bytes 0\n")
 	})
 }

@@ -50,9 +50,9 @@ func TestFallback_IsForTheCallsThatItNames(t *testing.T) {
 		t.Fatalf("got %d %s", got.status, got.body)
 	}
 	for name, c := range map[string]struct{ class, body string }{
-		"another class":                    {"standard", `{"model":"gpt-5","input":"x"}`},
-		"a call that goes on from another": {"background", `{"model":"gpt-5","previous_response_id":"resp_1","input":"x"}`},
-		"signed thoughts":                  {"background", `{"model":"gpt-5","input":[{"type":"reasoning","encrypted_content":"gAAA"}]}`},
+		"another class":                 {"standard", `{"model":"gpt-5","input":"x"}`},
+		"a call that continues another": {"background", `{"model":"gpt-5","previous_response_id":"resp_1","input":"x"}`},
+		"signed thoughts":               {"background", `{"model":"gpt-5","input":[{"type":"reasoning","encrypted_content":"gAAA"}]}`},
 	} {
 		got := f.do(http.MethodPost, "/openai/v1/responses", c.body, "X-Quotad-Class", c.class, "X-Quotad-Wait", "0")
 		if got.status != http.StatusTooManyRequests || got.header.Get("X-Quotad-Instead-Of") != "" {

@@ -55,7 +55,7 @@ func TestA11_FleetIsNeverRefusedByItsProvider(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "the fleet is under way", func() bool { return passed.Load() > limit/2 })
+	eventually(t, "the fleet is running", func() bool { return passed.Load() > limit/2 })
 	left := time.Now()
 	c.stop()
 	c.start()

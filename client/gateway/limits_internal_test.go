@@ -94,7 +94,7 @@ func TestIsAway_OnlyWithoutAnswer(t *testing.T) {
 		"the caller's budget":   {&client.NotAcceptedError{Reason: client.ReasonCallerBudget, Err: errors.New("processor")}, false},
 		"a full queue":          {fmt.Errorf("asking: %w", &client.NotAcceptedError{Reason: client.ReasonOverloaded}), false},
 		"sessions":              {&client.NotAcceptedError{Reason: client.ReasonSessionsFull}, false},
-		"too many under way":    {&client.NotAcceptedError{Reason: client.ReasonTooManyInFlight}, false},
+		"too many in flight":    {&client.NotAcceptedError{Reason: client.ReasonTooManyInFlight}, false},
 		"memory":                {&client.NotAcceptedError{Reason: client.ReasonMemoryFull}, false},
 		"the client has left":   {context.Canceled, false},
 		"the gateway is ending": {errStopping, false},

@@ -189,7 +189,7 @@ func TestPool_WaitsForWhicheverKeyOpensFirst(t *testing.T) {
 					answers <- f.do(http.MethodPost, "/openai/v1/responses", plainCall, "X-Quotad-Holder", fmt.Sprint("h", i))
 				}()
 			}
-			eventually(t, "two calls are under way, and one waits", func() bool {
+			eventually(t, "two calls are in flight, and one waits", func() bool {
 				return keys.calls("a", "b") == "a 1, b 1" && f.gateway.Status().Waiting == 1
 			})
 			keys.hold[first] <- struct{}{}

@@ -115,7 +115,7 @@ func TestA18_OutputIsReservedAsItWillBeAndNotAsItIsBounded(t *testing.T) {
 	for range 10 {
 		go func() { done <- f.do(http.MethodPost, "/anthropic/v1/messages", messageBody).status }()
 	}
-	eventually(t, "all 10 calls are under way", func() bool { return len(f.provider.seen()) == 10 })
+	eventually(t, "all 10 calls are in flight", func() bool { return len(f.provider.seen()) == 10 })
 	letGo()
 	for range 10 {
 		if status := <-done; status != 200 {

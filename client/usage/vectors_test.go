@@ -50,7 +50,7 @@ var vectors = []vector{
 		"1200 1024 - 300",
 	},
 	{"chat stream", asEvents, chatStream, "9 - - 2"},
-	{"usage beside choices", asEvents, `data: {"choices":[{"index":0,"delta":{}}],"usage":{"prompt_tokens":16111,"completion_tokens":2,` +
+	{"usage next to choices", asEvents, `data: {"choices":[{"index":0,"delta":{}}],"usage":{"prompt_tokens":16111,"completion_tokens":2,` +
 		`"prompt_tokens_details":{"cached_tokens":15872}}}` + "\n\n", "16111 15872 - 2"},
 	{"chat stream without usage", asEvents, `data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}` + "\n\ndata: [DONE]\n\n", "- - - -"},
 	{"Azure's first event", asEvents, `data: {"choices":[],"prompt_filter_results":[{"prompt_index":0}]}` + "\n\n" + chatStream, "9 - - 2"},

@@ -348,7 +348,7 @@ func (a *hoarders) again(t *testing.T) {
 		t.Logf("filled again, since\n%s%v", a.missing(t, 1), a.all)
 		a.stop()
 		if !a.soon(t, func() bool { used := a.used(t); return used != nil && used["calls"]+used["streams"] == 0 }) {
-			t.Fatalf("what was held is not given back: %v", a.used(t))
+			t.Fatalf("what was held is not released: %v", a.used(t))
 		}
 		a.fill(t)
 	}

@@ -31,7 +31,7 @@ func TestLessons_NameTestsAndSources(t *testing.T) {
 				t.Errorf("line %d names no test: %s", i+1, cells[2])
 			}
 			if source && !reported.MatchString(cells[0]) {
-				t.Errorf("line %d does not say where it was told: %s", i+1, cells[0])
+				t.Errorf("line %d does not name its source: %s", i+1, cells[0])
 			}
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-var updateScripts = flag.Bool("update", false, "write the golden outputs in testdata/script anew")
+var updateScripts = flag.Bool("update", false, "write the golden outputs in testdata/script again")
 
 // raceExit shortens the time for which a process built with the race detector waits at its end for other threads' reports.
 // The default is a second, and these tests start hundreds of processes.

@@ -100,7 +100,7 @@ func TestClose_FreesInSteps(t *testing.T) {
 	}
 	if m.table.Abandoned(RequestID{Session: session, Seq: 11}) || !m.table.Abandoned(RequestID{Session: session, Seq: 21}) ||
 		m.table.Abandoned(RequestID{Session: other, Seq: 1}) {
-		t.Error("what was acknowledged, or is another session's, is taken for abandoned, or what was neither is not")
+		t.Error("what was acknowledged, or belongs to a different session, is taken for abandoned, or what was neither is not")
 	}
 	steps := 0
 	for ; m.table.Unfinished(); steps++ {

@@ -58,7 +58,7 @@ func digestsAlike(t tester, d *Decoder, data []byte) {
 			return // not UTF-8
 		}
 		if got, want := new(Digester).Command(command, raw), new(Digester).Command(command, nil); got != want {
-			t.Fatalf("%v: %x, encoded anew %x", command, got, want)
+			t.Fatalf("%v: %x, encoded again %x", command, got, want)
 		}
 	}
 }

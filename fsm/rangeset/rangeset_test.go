@@ -56,7 +56,7 @@ func (l listed) check(t *rapid.T, r *Set) {
 		if len(want) > 0 {
 			r.Ascend(key, from, func(id uint64) bool {
 				if id != want[0] {
-					t.Fatalf("goes on to %d", id)
+					t.Fatalf("continues to %d", id)
 				}
 				return false
 			})

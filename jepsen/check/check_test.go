@@ -128,7 +128,7 @@ func TestRunSimulated_FindsEachFlaw(t *testing.T) {
 		"another outcome on one node":    {"agreement", func(s *Simulated) { line(s, "n3", 5).Outcome = "00" }},
 		"another term on one node":       {"agreement", func(s *Simulated) { line(s, "n3", 5).Term = 2 }},
 		"a term that falls":              {"agreement", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Term = 2 }) }},
-		"an outcome nobody can come to":  {"replay", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Outcome = "00" }) }},
+		"an outcome nobody can reach":    {"replay", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Outcome = "00" }) }},
 		"an entry that got lost":         {"answers", func(s *Simulated) { drop(s, 9) }},
 		"an answer from elsewhere":       {"answers", func(s *Simulated) { s.Calls[7].Index = 9 }},
 		"an answer of another term":      {"answers", func(s *Simulated) { s.Calls[7].Term = 2 }},
@@ -375,15 +375,15 @@ func TestLinear_Histories(t *testing.T) {
 	}{
 		"full":                       {[]porcupine.Operation{reserve(6*ms, "refused", 0), read(8*ms, 0)}, true},
 		"a fourth":                   {[]porcupine.Operation{reserve(6*ms, "granted", 4)}, false},
-		"given back":                 {[]porcupine.Operation{release(6*ms, 2, "released"), read(8*ms, 1), reserve(10*ms, "granted", 4)}, true},
-		"given back twice":           {[]porcupine.Operation{release(6*ms, 2, "released"), release(8*ms, 2, "released")}, false},
+		"released":                   {[]porcupine.Operation{release(6*ms, 2, "released"), read(8*ms, 1), reserve(10*ms, "granted", 4)}, true},
+		"released twice":             {[]porcupine.Operation{release(6*ms, 2, "released"), release(8*ms, 2, "released")}, false},
 		"a stale read":               {[]porcupine.Operation{release(6*ms, 2, "released"), read(8*ms, 0)}, false},
 		"refused though one is free": {[]porcupine.Operation{release(6*ms, 2, "released"), reserve(8*ms, "refused", 0)}, false},
 		"one ended by itself":        {[]porcupine.Operation{reserve(ttl+10*ms, "granted", 4)}, true},
 		"one ended too early":        {[]porcupine.Operation{reserve(ttl/2, "granted", 4)}, false},
 		"dead, its slot in grace":    {[]porcupine.Operation{release(ttl+10*ms, 1, "stale"), read(ttl+12*ms, 0)}, true},
 		"dead too early":             {[]porcupine.Operation{release(ttl/2, 1, "stale")}, false},
-		"alive for ever":             {[]porcupine.Operation{read(int64(2*time.Minute), 0)}, false},
+		"alive without an end":       {[]porcupine.Operation{read(int64(2*time.Minute), 0)}, false},
 		"an open outcome": {[]porcupine.Operation{{
 			Input: linearAsked{what: "release", lease: 1, call: 6 * ms, ret: 1 << 62}, Call: 6 * ms, Return: 1 << 62,
 			Output: linearAnswer{what: "unknown"},
@@ -536,7 +536,7 @@ func TestSteady_FindsUncausedFaults(t *testing.T) {
 		"given up for nobody's answer": {1, []*call{
 			slow, ended("a", 30, 40, &history.Error{Reason: int32(quotav1.Reason_REASON_NO_LEADER), NotAccepted: true}),
 		}, Fail},
-		"out of time beside an answer": {1, []*call{ended("a", 10, 40, &history.Error{Text: "deadline"}), ended("a", 30, 40, nil)}, Fail},
+		"out of time next to an answer": {1, []*call{ended("a", 10, 40, &history.Error{Text: "deadline"}), ended("a", 30, 40, nil)}, Fail},
 	} {
 		r := newRun("")
 		r.facts = &history.Facts{Mix: quiet, Ended: end}

@@ -29,7 +29,7 @@ func TestGateway_FindsEachFlaw(t *testing.T) {
 		"no service after a fault": {func(o *observed) {
 			o.run.faults = append(o.run.faults, &history.Fault{Kind: "gateway-killed", Ended: int64(100 * time.Second)})
 		}, Fail},
-		"a fault that came to nothing": {func(o *observed) {
+		"a fault that did nothing": {func(o *observed) {
 			o.run.faults = append(o.run.faults, &history.Fault{Kind: "gateway-killed", Ended: int64(100 * time.Second), Failed: "no"})
 		}, ""},
 	} {

@@ -129,12 +129,12 @@ func TestRestore_CutsHistory(t *testing.T) {
 		caught string
 		spoil  func(s *Simulated)
 	}{
-		"a restore that nobody told of": {"replay", func(s *Simulated) { s.Restores = nil }},
-		"an older backup than was told": {"replay", func(s *Simulated) { s.Restores[0].Backup = 2 }},
-		"a newer backup than was told":  {"replay", func(s *Simulated) { s.Restores[0].Backup = 4 }},
-		"an epoch that is not raised":   {"replay", func(s *Simulated) { s.Restores[0].Epoch = 7 }},
-		"an index that runs back":       {"real-time", func(s *Simulated) { s.Calls[6].Index = backupAt }},
-		"a stream that goes on over the restore": {"watch", func(s *Simulated) {
+		"a restore that nobody told of":  {"replay", func(s *Simulated) { s.Restores = nil }},
+		"an older backup than was named": {"replay", func(s *Simulated) { s.Restores[0].Backup = 2 }},
+		"a newer backup than was named":  {"replay", func(s *Simulated) { s.Restores[0].Backup = 4 }},
+		"an epoch that is not raised":    {"replay", func(s *Simulated) { s.Restores[0].Epoch = 7 }},
+		"an index that runs back":        {"real-time", func(s *Simulated) { s.Calls[6].Index = backupAt }},
+		"a stream that continues over the restore": {"watch", func(s *Simulated) {
 			for i := range s.Seen {
 				s.Seen[i].Stream, s.Seen[i].From = 1, 1
 			}
@@ -251,7 +251,7 @@ func TestUndated_ErrorsNextToARestore(t *testing.T) {
 		want           bool
 	}{
 		"before the first restore":          {1, 5, nil, second, true},
-		"sent while it went on":             {15, 30, nil, second, true},
+		"sent while it ran":                 {15, 30, nil, second, true},
 		"between two restores":              {21, 49, nil, second, false},
 		"answered behind the second":        {45, 61, nil, second, true},
 		"behind all, in the last history":   {61, 62, nil, nil, false},

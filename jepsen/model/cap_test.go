@@ -82,7 +82,7 @@ func (c *capped) reports(after int64, lease, fence uint64, remaining int64) *int
 		Lease: lease, Fence: fence, Op: 1, Signals: []*logpb.Signal{{Quota: tenSeconds, Cause: logpb.Cause_CAUSE_OK, Remaining: &remaining}},
 	}}})
 	if result.GetReported() == nil {
-		c.t.Fatalf("the report came to %v", result)
+		c.t.Fatalf("the report had the result %v", result)
 	}
 	return result.GetReported().Quotas[0].CappedTo
 }

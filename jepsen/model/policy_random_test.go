@@ -148,7 +148,7 @@ func TestLongPolicies(t *testing.T) {
 	for what, count := range map[string]int{
 		"attempts": sum.Attempts, "attempts lost": sum.Lost, "tasks shelved": sum.Shelved, "tasks put back": sum.PutBack,
 		"overrides": sum.Overrides, "overrides that ended": sum.OverridesEnded, "breakers": sum.Breakers, "fallbacks": sum.Instead,
-		"withheld": sum.Withheld, "grants beside a higher class": sum.Lent, "refusals for shares of rates": sum.Kept,
+		"withheld": sum.Withheld, "grants next to a higher class": sum.Lent, "refusals for shares of rates": sum.Kept,
 		"one at a time": sum.Sequentials, "all again": sum.Parallels, "turns": sum.Batons,
 		"sessions ended": sum.SessionsEnded,
 	} {

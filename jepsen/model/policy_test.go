@@ -144,13 +144,13 @@ func TestPolicyStory_EachLieIsFound(t *testing.T) {
 		tell          spoil
 	}{
 		"calls that should be spread out are granted": {"zone", 1, 4, with(0, &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH})},
-		"background work goes on in red": {
+		"background work continues in red": {
 			"zone", 1, 6, with(0, &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, AgeingNs: minute}),
 		},
-		"what is kept for critical calls is granted":    {"share", 1, 2, with(0, &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 500_000}})},
-		"a breaker does not open":                       {"breaker", 1, 8, with(1, &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}})},
-		"a holder goes on although its breaker is open": {"breaker", 1, 9, with(1, &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}})},
-		"a quota reopens at once":                       {"ramp", 1, 9, with(1, &logpb.Policy{RampNs: 10 * sec})},
+		"what is kept for critical calls is granted":      {"share", 1, 2, with(0, &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 500_000}})},
+		"a breaker does not open":                         {"breaker", 1, 8, with(1, &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}})},
+		"a holder continues although its breaker is open": {"breaker", 1, 9, with(1, &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}})},
+		"a quota reopens at once":                         {"ramp", 1, 9, with(1, &logpb.Policy{RampNs: 10 * sec})},
 		"an override ends too early": {
 			"unexplained", 10, 11, func(e *logpb.Entry, _ *fsm.Applied) { e.Commands[0].GetSetOverride().ForNs = 10 * sec },
 		},
@@ -159,7 +159,7 @@ func TestPolicyStory_EachLieIsFound(t *testing.T) {
 		"a failure is not counted": {
 			"task-budget", 13, 13, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Failures = 0 },
 		},
-		"a failure that was told is forgotten": {
+		"a failure that was reported is forgotten": {
 			"task-budget", 14, 14, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Failures = 0 },
 		},
 		"a new attempt has a fresh budget": {
@@ -195,7 +195,7 @@ func TestPolicyStory_EachLieIsFound(t *testing.T) {
 		"one at a time does not go":           {"sequential", 25, 25, without(effect.EventSequential)},
 		"one at a time goes without a reason": {"sequential", 23, 25, workflows(func(a *logpb.ApplyQuotas) { a.Workflows[0].Threshold = 2 })},
 		"a lease outlives its turn":           {"deadline", 26, 26, func(_ *logpb.Entry, a *fsm.Applied) { granted(a).DeadlineNs += sec }},
-		"it is another's turn":                {"turn", 26, 26, func(_ *logpb.Entry, a *fsm.Applied) { a.Events[0].Holder = "a" }},
+		"another holder has the baton":        {"turn", 26, 26, func(_ *logpb.Entry, a *fsm.Applied) { a.Events[0].Holder = "a" }},
 		"a second turn": {"turn", 27, 27, func(_ *logpb.Entry, a *fsm.Applied) {
 			a.Events = append([]effect.Event{{Kind: effect.EventBaton, Workflow: "w", Holder: "a", Fence: 99, Duration: sec}}, a.Events...)
 		}},

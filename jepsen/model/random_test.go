@@ -531,7 +531,7 @@ func (d *drive) answered(most int) string {
 		e := d.entries[i]
 		fmt.Fprintf(&b, "entry %d at %v, wall %d to %d: %v\n", i+1, time.Duration(e.StampNs), e.WallEarlyNs, e.WallLateNs, e.Commands)
 	}
-	fmt.Fprintf(&b, "it came to %v\nevents %+v\n", d.last.Results, d.last.Events)
+	fmt.Fprintf(&b, "the results are %v\nevents %+v\n", d.last.Results, d.last.Events)
 	return b.String()
 }
 

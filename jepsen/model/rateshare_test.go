@@ -64,7 +64,7 @@ func (s *rateStory) play(t *testing.T) {
 				t.Fatalf("entry %d: %+v", i+1, violations)
 			}
 		case len(violations) != 1 || violations[0].Name != s.rule:
-			t.Errorf("not found by %s: %+v, it came to %v", s.rule, violations, applied.Results)
+			t.Errorf("not found by %s: %+v, the results are %v", s.rule, violations, applied.Results)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestSharesOfARate(t *testing.T) {
 		"what came back is free":           {"", then(free, step{0, back}, step{0, asks("std", 600)}), false, 0, 0},
 		"a moment before a lower limit":    {share, then(lowered, step{lowLends - 1, asks("std", 600)}), false, 0, 0},
 		"what a lower limit lends":         {"", then(lowered, step{lowLends, asks("std", 600)}), false, 0, 0},
-		"a critical one goes on":           {"", then(free, many("boss", 39)...), false, 0, 0},
+		"a critical one continues":         {"", then(free, many("boss", 39)...), false, 0, 0},
 		"from the reserve":                 {share, then(boss, step{0, asks("std", 59_000)}), false, 0, 0},
 		"from the reserve of a large call": {share, []step{{0, asks("boss", 2400)}, {0, asks("std", 56_000)}}, false, 0, 0},
 		"all but the reserve":              {"", then(boss, step{0, asks("std", 58_800)}), false, 0, 0},

@@ -96,7 +96,7 @@ func TestClockResets_AreJudged(t *testing.T) {
 		play func(l *teller)
 		rule string
 	}{
-		"a second caller's word frees": {func(l *teller) {
+		"a second caller's report frees": {func(l *teller) {
 			early(l)
 			l.do(0, tellsReset(2, 10*sec), nil)
 			if r := l.do(15*sec, plain(100), nil); r.GetGranted() == nil {
@@ -110,7 +110,7 @@ func TestClockResets_AreJudged(t *testing.T) {
 				l.t.Fatalf("not freed: %v", r)
 			}
 		}, ""},
-		"one caller's word does not": {func(l *teller) {
+		"one caller's report does not": {func(l *teller) {
 			early(l)
 			l.do(15*sec, plain(100), grants(3, 100))
 		}, "ceiling"},

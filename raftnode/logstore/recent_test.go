@@ -99,7 +99,7 @@ func TestRecent_MatchesDisk(t *testing.T) {
 				next = min(next, from)
 				store(t)
 			},
-			"go on after a snapshot": func(t *rapid.T) {
+			"continue after a snapshot": func(t *rapid.T) {
 				if rapid.Bool().Draw(t, "cut before") {
 					if err := l.DeleteRange(1, next); err != nil {
 						t.Fatal(err)

@@ -206,7 +206,7 @@ func TestWAL_DropsTornAppend(t *testing.T) {
 		}
 		log = openRaw(t, dir, WAL)
 		if again, err := intactUpTo(t, log); again != last+50 || err != nil {
-			t.Errorf("round %d: after going on the log ends at %d: %v", round, again, err)
+			t.Errorf("round %d: after more entries the log ends at %d: %v", round, again, err)
 		}
 		_ = log.Close()
 	}
@@ -371,7 +371,7 @@ func TestWAL_FailedNewFileEndsNode(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Fatalf("after %d entries nobody was told", index)
+		t.Fatalf("after %d entries nobody heard of it", index)
 	}
 }
 

@@ -90,7 +90,7 @@ func TestAsk_DeadConnectionsDoNotStayIdle(t *testing.T) {
 				t.Fatalf("%+v, %v", reply, err)
 			}
 			if open := len(p.idle["n1@a"]); open != 1 || network.count != 1 {
-				t.Fatalf("%d idle connections, %d new ones; want one new one in place of all", open, network.count)
+				t.Fatalf("%d idle connections, %d new ones; want one new one instead of all", open, network.count)
 			}
 		}
 		if err := p.idle["n1@a"][0].conn.Close(); err != nil {

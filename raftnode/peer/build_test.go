@@ -10,7 +10,7 @@ func TestBuild_Misfit(t *testing.T) {
 	}{
 		"equal":                            {Build{Oldest: 2, Newest: 2, Level: 2}, Build{Oldest: 2, Newest: 2, Level: 2}, true},
 		"a new disk":                       {Build{Oldest: 2, Newest: 2, Level: 2}, Build{Oldest: 2, Newest: 2}, true},
-		"before builds were told":          {Build{Oldest: 2, Newest: 2, Level: 2}, Build{}, false},
+		"before builds were announced":     {Build{Oldest: 2, Newest: 2, Level: 2}, Build{}, false},
 		"a rolling upgrade":                {Build{Oldest: 2, Newest: 3, Level: 2}, Build{Oldest: 2, Newest: 2, Level: 2}, true},
 		"after the level was raised":       {Build{Oldest: 2, Newest: 3, Level: 3}, Build{Oldest: 2, Newest: 2, Level: 2}, false},
 		"a build that left the level":      {Build{Oldest: 2, Newest: 3, Level: 2}, Build{Oldest: 3, Newest: 4}, false},

@@ -170,7 +170,7 @@ func TestShares_LeaveOneAlone(t *testing.T) {
 		follower := &closedLoop{name: "token:a", atOnce: 50}
 		calls(t, 10, 1, follower)
 		if alone.longest > 0 || follower.longest == 0 || follower.served < alone.served*7/10 {
-			t.Errorf("alone: %d served, and one waited for %v; beside a leader's log: %d and %v", alone.served, alone.longest, follower.served,
+			t.Errorf("alone: %d served, and one waited for %v; next to a leader's log: %d and %v", alone.served, alone.longest, follower.served,
 				follower.longest)
 		}
 	})
@@ -231,7 +231,7 @@ func TestShares_PausesGainNothing(t *testing.T) {
 				// Each waiting call may be charged once in advance.
 				most := 2*s.level.lowest()*partOf[tc.callType]*length.Seconds() + float64(tc.atOnce)*(1+float64(tc.bytes)*perWritten)
 				if charged > most {
-					t.Errorf("%.0f calls' worth was had in %v, want %.0f at most", charged, length, most)
+					t.Errorf("%.0f calls' worth was received in %v, want %.0f at most", charged, length, most)
 				}
 			})
 		})
@@ -283,7 +283,7 @@ func TestShares_FullCallerCanStillRelease(t *testing.T) {
 		giving := &closedLoop{name: "token:a", callType: Holding, atOnce: 1, think: 100 * time.Millisecond}
 		calls(t, 10, 0, append(few("token:b"), taking, giving)...)
 		if taking.longest == 0 || giving.refused > 0 || giving.longest > 0 || giving.served < 70 {
-			t.Errorf("one waited for %v; of %d that give back %d were refused, and one waited for %v", taking.longest, giving.served, giving.refused,
+			t.Errorf("one waited for %v; of %d that release %d were refused, and one waited for %v", taking.longest, giving.served, giving.refused,
 				giving.longest)
 		}
 	})

@@ -75,7 +75,7 @@ func TestObserve_HeaderVectors(t *testing.T) {
 			Signal{Scope: ScopeResource, Resource: "tokens", RefillIn: span(time.Minute)},
 		},
 		{
-			"H15 unknown beside a limit", Azure, headers("x-ratelimit-limit-tokens", "10", "x-ratelimit-remaining-tokens", "-1"),
+			"H15 unknown next to a limit", Azure, headers("x-ratelimit-limit-tokens", "10", "x-ratelimit-remaining-tokens", "-1"),
 			Signal{Scope: ScopeResource, Resource: "tokens", Limit: known(10)},
 		},
 		{
@@ -335,7 +335,7 @@ func TestResponseVectors(t *testing.T) {
 			Signal{Class: Overloaded, Scope: ScopeProvider, RetryAfter: span(5 * time.Second), Rule: "generic/unavailable"},
 		},
 		{
-			"401 with a limit of 60 is another key's", GitHub, 401, headers("X-RateLimit-Limit", "60", "X-RateLimit-Remaining", "0"), "", 1,
+			"401 with a limit of 60 belongs to another key", GitHub, 401, headers("X-RateLimit-Limit", "60", "X-RateLimit-Remaining", "0"), "", 1,
 			Signal{Class: NotALimit, Rule: "github/unauthorized"},
 		},
 		{

@@ -63,7 +63,7 @@ func TestTransport_DeadStreamFreesSlotOnce(t *testing.T) {
 				cancel()
 			}
 			if _, err := io.ReadAll(response.Body); err == nil {
-				t.Errorf("%s came to an end", path)
+				t.Errorf("%s ended", path)
 			}
 			_ = response.Body.Close()
 			_ = response.Body.Close() // as careful callers do

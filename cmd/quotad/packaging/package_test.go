@@ -161,7 +161,7 @@ func TestPackage_CommandOfTheUnitServes(t *testing.T) {
 	message := make([]byte, 4096)
 	size, err := reported.Read(message)
 	if err != nil || !strings.Contains(string(message[:size]), "READY=1") {
-		t.Fatalf("systemd is told %q, %v; the node says:\n%s", message[:size], err, said)
+		t.Fatalf("systemd receives %q, %v; the node says:\n%s", message[:size], err, said)
 	}
 	awaitReady(ctx, t, api, said)
 	if err := node.Process.Signal(syscall.SIGTERM); err != nil {

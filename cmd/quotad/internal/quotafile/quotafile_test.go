@@ -20,7 +20,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-var update = flag.Bool("update", false, "write the golden errors anew")
+var update = flag.Bool("update", false, "write the golden errors again")
 
 // samples calls fn with each file of a folder of testdata.
 func samples(t *testing.T, folder string, fn func(t *testing.T, path string, data []byte)) {

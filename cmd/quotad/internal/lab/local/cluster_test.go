@@ -114,6 +114,6 @@ func TestCluster_StopsRestartingFailingNode(t *testing.T) {
 	}
 	<-n.process.ended
 	if _, err := c.Revive(); err == nil {
-		t.Error("it is started for ever")
+		t.Error("it is started without an end")
 	}
 }

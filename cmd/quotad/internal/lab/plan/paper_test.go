@@ -44,17 +44,17 @@ func TestDemand_MatchesHandArithmetic(t *testing.T) {
 		{"fast enough for it", minute, "[{name: a, every: 10s, latency: 10s, use: {q: 200}}]", 1200, 1400, Overloaded},
 		// A follower makes as many tasks as it receives, not as many as it could.
 		{
-			"handed on", minute,
+			"forwarded", minute,
 			"[{name: a, every: 1m, latency: 1s, use: {q: 1}}, {name: b, follows: [a], calls: 2, latency: 1s, use: {q: 10}}, {name: c, follows: " +
 				"[b, a], latency: 30s, use: {q: 100}}]",
 			121, 2 + 610 + 300, Fits,
 		},
 		{
-			"handed on without a clock", minute, "[{name: a, latency: 1m, use: {q: 1}}, {name: b, follows: [a], latency: 1s, use: {q: 1}}]", 2,
+			"forwarded without a clock", minute, "[{name: a, latency: 1m, use: {q: 1}}, {name: b, follows: [a], latency: 1s, use: {q: 1}}]", 2,
 			2 + 61, Fits,
 		},
 		// The estimate is taken at first, and the actual amount counts in the end.
-		{"gives back", minute, "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]", 400, 1200, Queues},
+		{"returns units", minute, "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]", 400, 1200, Queues},
 		{
 			"keeps", fmt.Sprintf(settled, "max"), "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]", 800, 1200,
 			Queues,

@@ -74,7 +74,7 @@ func TestWritePage_IsRepeatable(t *testing.T) {
 			t.Fatal(err)
 		}
 		if first != nil && !bytes.Equal(first, got) {
-			t.Errorf("written again it is another page:\n%s", got)
+			t.Errorf("written again the page differs:\n%s", got)
 		}
 		first = got
 	}
