@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +52,12 @@ func TestResolve_OnTrust(t *testing.T) {
 		"path":              {Request{PathHolder: "w%20o~background"}, "w o@node-7", "path", config.Background, 0},
 		"header beats path": {Request{Header: headerOf(HolderHeader, "data"), PathHolder: "worf"}, "data@node-7", "header", 0, 0},
 		"wrong class":       {Request{PathHolder: "worf~urgent"}, "", "", 0, 400},
+		"a class each by itself": {
+			Request{Header: headerOf(HolderHeader, "data"), PathHolder: "worf~background"}, "data@node-7", "header", config.Background, 0,
+		},
+		"class of the header": {
+			Request{Header: headerOf(ClassHeader, "critical"), PathHolder: "worf~background"}, "worf@node-7", "path", config.Critical, 0,
+		},
 		"session": {
 			Request{Header: headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "s1")},
 			"claude-1@node-7",
@@ -77,7 +84,7 @@ func TestResolve_OnTrust(t *testing.T) {
 	}
 	keyed, err := r.Resolve(Request{Header: headerOf("Authorization", "Bearer sk-a")})
 	again, _ := r.Resolve(Request{Header: headerOf("X-Api-Key", "sk-a")})
-	if err != nil || !strings.HasPrefix(keyed.Holder, "key-") || keyed.Holder != again.Holder || strings.Contains(keyed.Holder, "sk-a") {
+	if err != nil || !regexp.MustCompile(`^key-[0-9a-f]{8}@node-7$`).MatchString(keyed.Holder) || keyed.Holder != again.Holder {
 		t.Errorf("by key: %+v, %+v, %v", keyed, again, err)
 	}
 }
@@ -209,10 +216,99 @@ func TestSeats_AreFewAndStable(t *testing.T) {
 	})
 }
 
+// TestResolve_TokenNamesTheToolsSeatIfItCoversIt: else the token's own name.
+func TestResolve_TokenNamesTheToolsSeatIfItCoversIt(t *testing.T) {
+	for pattern, want := range map[string]string{"*@node-7": "claude-1@node-7", "red-*": "red-red", "claude-2*": "claude-2red"} {
+		tokens := oneToken{Right{ID: "red", Pattern: pattern}}
+		r := New("node-7", config.Identity{Seats: config.Seats{By: "session"}}, tokens, NewSeats(4), NewSecret())
+		got, err := r.Resolve(Request{Header: headerOf(TokenHeader, "qtd_red_x", "User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "a")})
+		if err != nil || got.Holder != want || got.Token != "red" {
+			t.Errorf("%s: got %+v, %v; want %s", pattern, got, err, want)
+		}
+	}
+}
+
+// TestTokenIn_FindsItInEachPlaceOfAKey: a tool that can set nothing but its key presents the gateway's token there.
+func TestTokenIn_FindsItInEachPlaceOfAKey(t *testing.T) {
+	const token = "qtd_red_x"
+	for _, c := range []struct{ name, value, query string }{
+		{TokenHeader, token, ""},
+		{"Authorization", "Bearer " + token, ""},
+		{"Authorization", "token " + token, ""},
+		{"Authorization", token, ""},
+		{"X-Api-Key", token, ""},
+		{"Api-Key", token, ""},
+		{"X-Goog-Api-Key", token, ""},
+		{"X-A", "x", "a=1&key=" + token},
+	} {
+		header := headerOf(c.name, c.value)
+		if got := TokenIn(header, c.query); got != token {
+			t.Errorf("%s: %q, %q: found %q", c.name, c.value, c.query, got)
+		}
+		if key := KeyOf(header, c.query); key != "" {
+			t.Errorf("%s: %q, %q: %q is taken for a key of the provider", c.name, c.value, c.query, key)
+		}
+		StripTokens(header)
+		if left := fmt.Sprint(header) + StripQueryTokens(c.query); strings.Contains(left, token) {
+			t.Errorf("%s: %q, %q: left is %s", c.name, c.value, c.query, left)
+		}
+	}
+}
+
+// TestResolve_SeatsAreOfSessionsOrAgents: as identity.seats.by says. A call that an SDK sends again keeps its seat.
+func TestResolve_SeatsAreOfSessionsOrAgents(t *testing.T) {
+	calls := []http.Header{
+		headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "a", "X-Claude-Code-Agent-Id", "main"),
+		headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "a", "X-Claude-Code-Agent-Id", "sub"),
+		headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "a", "X-Claude-Code-Agent-Id", "main", "X-Stainless-Retry-Count", "1"),
+		headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "b"),
+		headerOf("User-Agent", "codex_cli_rs/0.144.6", "session-id", "c"),
+		headerOf("User-Agent", "codex_cli_rs/0.144.6", "session_id", "c"),
+		headerOf("User-Agent", "python-httpx/1.0", "session-id", "c"), // no tool
+	}
+	for by, want := range map[string][]string{
+		"session": {"claude-1", "claude-1", "claude-1", "claude-2", "codex-1", "codex-1", "unnamed"},
+		"agent":   {"claude-1", "claude-2", "claude-1", "claude-3", "codex-1", "codex-1", "unnamed"},
+		"off":     {"unnamed", "unnamed", "unnamed", "unnamed", "unnamed", "unnamed", "unnamed"},
+	} {
+		r := New("node-7", config.Identity{Seats: config.Seats{By: by}}, nil, NewSeats(64), NewSecret())
+		for i, header := range calls {
+			got, err := r.Resolve(Request{Header: header, At: time.Unix(1_800_000_000, 0)})
+			if err != nil || got.Holder != want[i]+"@node-7" || got.Retry != (i == 2) {
+				t.Errorf("by %s, call %d: %+v, %v; want %s", by, i, got, err, want[i])
+			}
+		}
+	}
+}
+
+// TestSeats_TheLowestFreeOneAfterHalfAnHour: so that names are few.
+func TestSeats_TheLowestFreeOneAfterHalfAnHour(t *testing.T) {
+	seats, began := NewSeats(64), time.Unix(1_800_000_000, 0)
+	for i, session := range []string{"a", "b", "c"} {
+		if got := seats.Take("claude", session, began); got != i+1 {
+			t.Fatalf("%s has seat %d", session, got)
+		}
+	}
+	later := began.Add(30*time.Minute - time.Second)
+	if got := seats.Take("claude", "a", later); got != 1 {
+		t.Errorf("a, which was silent for less than half an hour, has seat %d", got)
+	}
+	if got := seats.Take("claude", "d", later); got != 4 {
+		t.Errorf("d has seat %d, although none is free", got)
+	}
+	for i, want := range []int{2, 3, 5} {
+		if got := seats.Take("claude", fmt.Sprint("e", i), later.Add(time.Second)); got != want {
+			t.Errorf("new session %d has seat %d, want %d", i, got, want)
+		}
+	}
+}
+
 func TestPatience_IsBelowClientTimeouts(t *testing.T) {
 	for agent, want := range map[string]time.Duration{
 		"claude-cli/2.1 (external)": 4 * time.Minute, "codex_cli_rs/0.1": 4 * time.Minute, "GeminiCLI/0.3": 40 * time.Second, "curl/7.88.1": 0,
-		"octokit-rest.js/22": 2 * time.Minute, "": 0,
+		"octokit-rest.js/22": 2 * time.Minute, "": 0, "copilot/1.0.4 (linux)": 2 * time.Minute, "Aider/0.86": 2 * time.Minute,
+		"node": 2 * time.Minute, "undici": 2 * time.Minute, "GitHub CLI 2.23.0": 0, "python-requests/2.28.1": 0, "python-httpx/0.28.1": 0,
+		"Go-http-client/1.1": 0,
 	} {
 		if got := Patience(headerOf("User-Agent", agent)); got != want {
 			t.Errorf("%s: %v, want %v", agent, got, want)
@@ -223,8 +319,14 @@ func TestPatience_IsBelowClientTimeouts(t *testing.T) {
 			t.Errorf("%s: %v, want %v", seconds, got, want)
 		}
 	}
-	if got := Patience(headerOf("X-Stainless-Timeout", "600", "X-Stainless-Lang", "js")); got != 2*time.Minute {
-		t.Errorf("js: %v", got)
+	if got := Patience(headerOf("X-Claude-Code-Session-Id", "a", "X-Stainless-Timeout", "60")); got != 4*time.Minute {
+		t.Errorf("Claude Code by its header: %v", got)
+	}
+	const js = 2 * time.Minute
+	for seconds, want := range map[string]time.Duration{"600": js, "60": 15 * time.Second, "": js, "x": js} {
+		if got := Patience(headerOf("X-Stainless-Timeout", seconds, "X-Stainless-Lang", "js")); got != want {
+			t.Errorf("js with a timeout of %q: %v, want %v", seconds, got, want)
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ var clients = []client{
 	{name: "gemini", agents: []string{"geminicli", "gemini-cli"}, most: 40 * time.Second},
 	{name: "aider", agents: []string{"aider"}, most: 2 * time.Minute},
 	{name: "gh", agents: []string{"github cli"}},
-	{agents: []string{"octokit", "node", "undici"}, most: 2 * time.Minute},
+	{agents: []string{"octokit", "node", "undici"}, most: mostOfNode},
 	{name: "curl", agents: []string{"curl/"}},
 }
 
@@ -52,22 +52,29 @@ func lookup(header http.Header) client {
 // ToolOf returns the name of a known tool; empty: another client.
 func ToolOf(header http.Header) string { return lookup(header).name }
 
+// mostOfNode bounds the wait of clients on Node.js, whose fetch waits at most five minutes for a status line, whatever timeout they set.
+const mostOfNode = 2 * time.Minute
+
 // Patience returns the longest time that a client waits for its status line; 0: unknown. SDKs made by Stainless send their own timeout,
 // in seconds.
 func Patience(header http.Header) time.Duration {
 	if known := lookup(header); known.most > 0 {
 		return known.most
 	}
+	node := strings.EqualFold(header.Get("X-Stainless-Lang"), "js")
 	for _, name := range []string{"X-Stainless-Read-Timeout", "X-Stainless-Timeout"} {
 		seconds, err := strconv.ParseFloat(header.Get(name), 64)
 		if err != nil || !(seconds > 0 && seconds < 1e6) {
 			continue
 		}
 		quarter := time.Duration(seconds * float64(time.Second) / 4)
-		if strings.EqualFold(header.Get("X-Stainless-Lang"), "js") {
-			return min(quarter, 2*time.Minute)
+		if node {
+			return min(quarter, mostOfNode)
 		}
 		return quarter
+	}
+	if node {
+		return mostOfNode
 	}
 	return 0
 }
