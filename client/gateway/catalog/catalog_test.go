@@ -34,6 +34,17 @@ func TestCanonical_KeepsModelOnly(t *testing.T) {
 	}
 }
 
+func TestName_HasTheCharactersOfQuotas(t *testing.T) {
+	for model, want := range map[string]string{
+		"gpt-5.1_x": "gpt-5.1_x", "org/model:free@1": "org/model:free@1", "claude opus": "claude-opus", "a*b?c#d%e\"f": "a-b-c-d-e-f",
+		"modèle": "mod-le", "claude-opus-4-5[1m]": "claude-opus-4-5-1m-", "/models/x/": "models/x", "a\tb\nc": "a-b-c", "": "",
+	} {
+		if got := Name(model); got != want {
+			t.Errorf("%q gives %q, want %q", model, got, want)
+		}
+	}
+}
+
 func TestFind_TakesTheFirstThatExists(t *testing.T) {
 	var c Catalog
 	c.Set([]*quotav1.QuotaStatus{
