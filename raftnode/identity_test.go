@@ -101,14 +101,18 @@ type talk struct {
 // talk connects with a certificate and claims to be a node.
 func (a *authority) talk(address, certificate, claims, protocol, cluster string) (*talk, error) {
 	a.t.Helper()
+	return a.greet(address, certificate, map[string]any{"node": claims, "protocol": protocol, "cluster": cluster})
+}
+
+// greet connects with a certificate and sends a preface of the present versions.
+func (a *authority) greet(address, certificate string, preface map[string]any) (*talk, error) {
+	a.t.Helper()
 	conn, err := tls.Dial("tcp", address, a.settings(certificate)())
 	if err != nil {
 		return nil, err
 	}
-	hello, err := json.Marshal(map[string]any{
-		"magic": "quotad-peer/2", "protocol": protocol, "node": claims, "cluster": cluster, "oldest": fsm.OldestEntryVersion,
-		"newest": fsm.EntryVersion,
-	})
+	preface["magic"], preface["oldest"], preface["newest"] = "quotad-peer/2", fsm.OldestEntryVersion, fsm.EntryVersion
+	hello, err := json.Marshal(preface)
 	if err == nil {
 		_, err = conn.Write(append(hello, '\n'))
 	}
@@ -184,6 +188,48 @@ func TestIdentity_ACertificateActsForItsNodeOnly(t *testing.T) {
 	c.configs[2].PeerTLS = own
 	c.start(2)
 	c.hashesAgree()
+}
+
+// TestIdentity_WithoutAClusterNeedsTheSameList: a member that has not applied the cluster's first entry names no cluster. Raft answers it
+// where it names the called node's list of peers, with a member's certificate.
+func TestIdentity_WithoutAClusterNeedsTheSameList(t *testing.T) {
+	ca := newAuthority(t)
+	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.PeerTLS = ca.settings(conf.ID) })
+	c.propose(rate("q", 1000))
+	id, at := c.id(0), c.configs[0].RaftAddress
+	question, err := ca.talk(at, "n1", "n1", "peer", id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = question.Close() }()
+	question.last = '\n'
+	answer, err := question.ask(`{"kind":"probe"}` + "\n")
+	var node struct {
+		List string `json:"list"`
+	}
+	if err := errors.Join(err, json.Unmarshal([]byte(answer), &node)); err != nil || node.List == "" {
+		t.Fatalf("the node has no list of peers: %q %v", answer, err)
+	}
+	for name, claim := range map[string]struct {
+		certificate, node, list string
+		answered                bool
+	}{
+		"the same list":                  {"n1", "n1", node.List, true},
+		"a different list":               {"n1", "n1", node.List[1:], false},
+		"no list":                        {"n1", "n1", "", false},
+		"the same list, no member":       {"n9", "n9", node.List, false},
+		"the same list, as another node": {"n2", "n1", node.List, false},
+	} {
+		talk, err := ca.greet(at, claim.certificate, map[string]any{"node": claim.node, "protocol": "raft", "list": claim.list})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := talk.ask(vote(claim.node))
+		if got := strings.Contains(answer, "Granted"); got != claim.answered {
+			t.Errorf("%s: answered %t: %q %v", name, got, answer, err)
+		}
+		_ = talk.Close()
+	}
 }
 
 // TestIdentity_AFormerMemberIsRefused: though the list that forms the cluster still names it and its certificate is valid.

@@ -64,7 +64,7 @@ func TestVersions_UnfitBuildDoesNotJoin(t *testing.T) {
 func TestVersions_OlderProtocolIsNotLetIn(t *testing.T) {
 	c := newCluster(t, 1)
 	c.propose(rate("q", 10))
-	spoken := func(magic, protocol, message string) string {
+	spoken := func(magic, protocol, message string, last byte) string {
 		conn, err := net.Dial("tcp", c.configs[0].RaftAddress)
 		if err != nil {
 			t.Fatal(err)
@@ -81,21 +81,24 @@ func TestVersions_OlderProtocolIsNotLetIn(t *testing.T) {
 		if _, err := conn.Write(append(append(hello, '\n'), message...)); err != nil {
 			t.Fatal(err)
 		}
-		answer, _ := bufio.NewReader(conn).ReadString('\n') // raft gives none: the connection ends
+		answer, _ := bufio.NewReader(conn).ReadString(last) // without an answer the connection ends
 		return answer
 	}
 	const question = `{"kind":"hello","node":"n0"}` + "\n"
-	const vote = "\x04\x82\xafProtocolVersion\x03\xa2ID\xa2n1"
-	if answer := spoken("quotad-peer/2", "peer", question); strings.Contains(answer, "protocol mismatch") || answer == "" {
+	const raftsLast = 0xc2 // its answer ends with false
+	if answer := spoken("quotad-peer/2", "peer", question, '\n'); strings.Contains(answer, "protocol mismatch") || answer == "" {
 		t.Errorf("the present protocol: %q", answer)
 	}
-	answer := spoken("quotad-peer/1", "peer", question)
+	answer := spoken("quotad-peer/1", "peer", question, '\n')
 	for _, want := range []string{"quotad-peer/1", "quotad-peer/2"} {
 		if !strings.Contains(answer, want) {
 			t.Errorf("the answer to an older one does not name %s: %q", want, answer)
 		}
 	}
-	if answer := spoken("quotad-peer/1", "raft", vote); answer != "" {
+	if answer := spoken("quotad-peer/2", "raft", vote("n1"), raftsLast); !strings.Contains(answer, "Granted") {
+		t.Errorf("raft does not answer the present protocol: %q", answer)
+	}
+	if answer := spoken("quotad-peer/1", "raft", vote("n1"), raftsLast); answer != "" {
 		t.Errorf("raft answers an older protocol: %q", answer)
 	}
 }

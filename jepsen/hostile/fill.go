@@ -24,7 +24,8 @@ func Shared() []string {
 	return all
 }
 
-// Crowded are the node budgets that only an attack of full size exhausts: streams by token, health watchers by address.
+// Crowded are the node budgets that only an attack of full size exhausts: streams by token, health watchers by address. No attack asks
+// for a caller's part of a node's calls, connections or request bytes.
 func Crowded() []string { return []string{"streams", "watchers"} }
 
 // holder is the holder of its leases, except where each needs a name of its own.
