@@ -2,11 +2,15 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +74,41 @@ func TestUpstream_NoNameLeadsToMetadata(t *testing.T) {
 		if meant && err != nil || !meant && (err == nil || !strings.Contains(err.Error(), "metadata")) {
 			t.Errorf("%v: got %v", ip, err)
 		}
+	}
+}
+
+// TestUpstream_ReachesProvidersAsBrowsersDo: through the proxy that the environment names, and over HTTP/2 where the provider has it.
+func TestUpstream_ReachesProvidersAsBrowsersDo(t *testing.T) {
+	provider := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Proto)
+	}))
+	provider.EnableHTTP2 = true
+	provider.StartTLS()
+	defer provider.Close()
+	u, err := newUpstream("openai", config.Upstream{Dialect: "openai", Base: provider.URL}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.close()
+	if reflect.ValueOf(u.own.Proxy).Pointer() != reflect.ValueOf(http.ProxyFromEnvironment).Pointer() {
+		t.Error("HTTPS_PROXY is ignored")
+	}
+	trusted, ok := provider.Client().Transport.(*http.Transport)
+	if !ok {
+		t.Fatal("the provider's client has another transport")
+	}
+	u.own.TLSClientConfig = &tls.Config{RootCAs: trusted.TLSClientConfig.RootCAs, MinVersion: tls.VersionTLS12}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, provider.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := u.transport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if seen, err := io.ReadAll(response.Body); err != nil || string(seen) != "HTTP/2.0" {
+		t.Errorf("the provider saw %s, %v", seen, err)
 	}
 }
 
