@@ -27,6 +27,8 @@ const (
 	binaryPath = "/usr/bin/quotad"
 	configPath = "/etc/quotad/quotad.yaml"
 	unitPath   = "/usr/lib/systemd/system/quotad.service"
+
+	gatewayUnitPath = "/usr/lib/systemd/system/quotad-gateway.service"
 )
 
 // TestPackage_InstallsFilesOfNode: the files are in their places, the configuration survives an upgrade, and no script
@@ -35,8 +37,8 @@ func TestPackage_InstallsFilesOfNode(t *testing.T) {
 	d := unpack(t)
 	for path, mode := range map[string]os.FileMode{
 		binaryPath: 0o755, configPath: 0o644, unitPath: 0o644, "/usr/lib/sysusers.d/quotad.conf": 0o644,
-		"/usr/lib/systemd/system/quotad-gateway.service": 0o644,
-		"/usr/share/man/man1/quotad.1.gz":                0o644, "/usr/share/bash-completion/completions/quotad": 0o644,
+		gatewayUnitPath:                   0o644,
+		"/usr/share/man/man1/quotad.1.gz": 0o644, "/usr/share/bash-completion/completions/quotad": 0o644,
 		"/usr/share/zsh/vendor-completions/_quotad": 0o644, "/usr/share/fish/vendor_completions.d/quotad.fish": 0o644,
 		"/usr/share/doc/quotad/copyright": 0o644,
 	} {
@@ -87,25 +89,36 @@ func TestPackage_IsOneForDpkg(t *testing.T) {
 	}
 }
 
-// TestPackage_UnitVerifies: systemd finds no mistake in the unit.
-func TestPackage_UnitVerifies(t *testing.T) {
+// TestPackage_UnitsVerify: systemd finds no mistake in the units, and both give their process as little as it needs.
+func TestPackage_UnitsVerify(t *testing.T) {
 	d := unpack(t)
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Fatal("systemd-analyze is missing, and nothing else checks the unit: install systemd")
+		t.Fatal("systemd-analyze is missing, and nothing else checks the units: install systemd")
 	}
-	shipped, err := os.ReadFile(filepath.Join(d.root, unitPath))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The unit's program is not installed; use the unpacked one.
-	unit := filepath.Join(t.TempDir(), "quotad.service")
-	text := strings.ReplaceAll(string(shipped), binaryPath, filepath.Join(d.root, binaryPath))
-	if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	said, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit).CombinedOutput()
-	if err != nil || len(said) > 0 {
-		t.Errorf("systemd-analyze says, with %v:\n%s", err, said)
+	for path, needs := range map[string][]string{
+		unitPath:        {"NoNewPrivileges=true", "CapabilityBoundingSet=", "ProtectSystem=strict"},
+		gatewayUnitPath: {"DynamicUser=true", "NoNewPrivileges=true", "CapabilityBoundingSet=", "ProtectSystem=strict"},
+	} {
+		shipped, err := os.ReadFile(filepath.Join(d.root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(string(shipped), "\n")
+		for _, line := range needs {
+			if !slices.Contains(lines, line) {
+				t.Errorf("%s has no line %s", path, line)
+			}
+		}
+		// The unit's program is not installed; use the unpacked one.
+		unit := filepath.Join(t.TempDir(), filepath.Base(path))
+		text := strings.ReplaceAll(string(shipped), binaryPath, filepath.Join(d.root, binaryPath))
+		if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		said, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit).CombinedOutput()
+		if err != nil || len(said) > 0 {
+			t.Errorf("%s: systemd-analyze says, with %v:\n%s", path, err, said)
+		}
 	}
 }
 

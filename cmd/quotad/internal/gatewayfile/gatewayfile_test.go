@@ -1,6 +1,7 @@
 package gatewayfile
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ lease: 45s
 limits: {body: 16MiB, drain: 30s}
 `
 
-func TestParse_ReadsEveryKey(t *testing.T) {
+func TestParse_AddsDefaults(t *testing.T) {
 	c, err := Parse("gateway.yaml", []byte(whole))
 	if err != nil {
 		t.Fatal(err)
@@ -50,6 +51,105 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 		t.Errorf("limits are %+v", c.Limits)
 	case c.Identity.Tools["gh"].Class != config.Critical:
 		t.Errorf("identity is %+v", c.Identity)
+	}
+}
+
+// every has every key of a configuration, with a value that is not the default.
+const every = `
+listen: {tcp: ["0.0.0.0:7452"], unix: /run/gw.sock, tls: {cert: /tls/crt, key: /tls/key}, insecure: true}
+hosts: [gateway.corp]
+origins: ["https://tools.example"]
+tokens: /etc/tokens.yaml
+trust: everyone-on-this-machine
+cluster: {nodes: ["a:1"], token: {credential: gw}, ca: /tls/ca}
+machine: {env: QUOTAD_TEST_MACHINE}
+identity: {names: [picard], tools: {gh: {class: critical}}, seats: {by: agent, count: 32}}
+root: openai
+models: [{upstream: openai, match: "gpt-5*", as: gpt-5, fallback: [mini], for: {class: background, holder: "x-*"}}]
+state: /var/learnt.json
+wait: {critical: 1s, standard: 2s, background: 3s}
+lease: 45s
+limits: {body: 1MiB, memory: 2MiB, drain: 30s, calls: 7}
+upstreams:
+  openai:
+    dialect: openai
+    base: http://provider.example/
+    plain: true
+    quotas: o
+    auth: inject
+    keys:
+    - {name: a, from: {env: A}, for: {class: critical, holder: "a-*"}, quotas: o-a}
+    - {name: b, from: {file: /keys/b}}
+    pool: [a, b]
+    parts: [requests, tokens]
+    also: [{holder: "red-*", use: {team/red/cost: cost}}]
+    unknown: observe
+    unpriced: free
+    paths: refuse
+    fail_open: {rate: 30/m, for: 10m}
+    on_disconnect: drain
+    stream_usage: "on"
+    overloaded: {retries: 2}
+    hosts: [api.provider.example]
+    first_byte: 5m
+  github: {secondary: true}
+  jira: {base: "https://jira.example", batch: true, rules: [{method: POST, path: /rest/*, use: {jira/requests: 2}}]}
+`
+
+// TestParse_LosesNoKey: each value arrives where the gateway reads it.
+func TestParse_LosesNoKey(t *testing.T) {
+	t.Setenv("QUOTAD_TEST_MACHINE", "node-9")
+	got, err := Parse("/etc/gateway.yaml", []byte(every))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Config{
+		Listen: config.Listen{TCP: []string{"0.0.0.0:7452"}, Unix: "/run/gw.sock", Cert: "/tls/crt", Key: "/tls/key", Insecure: true},
+		Hosts:  []string{"gateway.corp"}, Origins: []string{"https://tools.example"}, Tokens: "/etc/tokens.yaml", Trust: true,
+		Cluster: config.Cluster{Nodes: []string{"a:1"}, Token: &config.Source{Credential: "gw"}, CA: "/tls/ca"}, Machine: "node-9",
+		Identity: config.Identity{
+			Names: []string{"picard"}, Tools: map[string]config.Tool{"gh": {Class: config.Critical}},
+			Seats: config.Seats{By: "agent", Count: 32},
+		},
+		Root: "openai", State: "/var/learnt.json", Lease: 45 * time.Second,
+		Models: []config.Model{{
+			Upstream: "openai", Match: "gpt-5*", As: "gpt-5", Fallback: []string{"mini"},
+			For: config.Selector{Class: config.Background, Holder: "x-*"},
+		}},
+		Wait: map[config.Class]time.Duration{
+			config.Critical: time.Second, config.Standard: 2 * time.Second, config.Background: 3 * time.Second,
+		},
+		Limits: config.Limits{Body: 1 << 20, Memory: 2 << 20, Drain: 30 * time.Second, Calls: 7},
+		Upstreams: map[string]config.Upstream{
+			"openai": {
+				Dialect: "openai", Base: "http://provider.example", Plain: true, Quotas: "o", Auth: "inject",
+				Keys: []config.Key{
+					{
+						Name: "a", From: config.Source{Env: "A"}, For: config.Selector{Class: config.Critical, Holder: "a-*"},
+						Quotas: "o-a",
+					},
+					{Name: "b", From: config.Source{File: "/keys/b"}},
+				},
+				Pool: []string{"a", "b"}, Parts: []string{"requests", "tokens"},
+				Also:    []config.Also{{Holder: "red-*", Use: map[string]string{"team/red/cost": "cost"}}},
+				Unknown: "observe", Unpriced: "free", Paths: "refuse",
+				FailOpen:     &config.FailOpen{Count: 30, Per: time.Minute, For: 10 * time.Minute},
+				OnDisconnect: "drain", StreamUsage: "on", Overloaded: 2, Hosts: []string{"api.provider.example"}, FirstByte: 5 * time.Minute,
+			},
+			"github": {Secondary: true},
+			"jira": {
+				Base: "https://jira.example", Batch: true,
+				Rules: []config.Rule{{Method: "POST", Path: "/rest/*", Use: map[string]int64{"jira/requests": 2}}},
+			},
+		},
+	}
+	if want = want.Complete(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%+v\nwant\n%+v", got, want)
+	}
+	for _, name := range upstreamKeys {
+		if !strings.Contains(every, name+":") {
+			t.Errorf("the key %s of upstreams is missing in this test", name)
+		}
 	}
 }
 
