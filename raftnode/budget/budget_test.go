@@ -1,6 +1,7 @@
 package budget_test
 
 import (
+	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -72,6 +73,43 @@ func TestCharge_BeyondItsPartKeepsOutOneCaller(t *testing.T) {
 	}
 }
 
+// TestCharge_DebtBlocksNoOperator: what calls without tokens from an address were charged beyond its part does not block an operator at
+// that address.
+func TestCharge_DebtBlocksNoOperator(t *testing.T) {
+	b := budget.New("request_bytes", 100, 10, 5)
+	b.Charge("address", 80, false)
+	if full := b.Take("address", 1, false); full == nil || !full.Own {
+		t.Errorf("beyond its part: %v", full)
+	}
+	if full := b.Take("address", 1, true); full != nil {
+		t.Errorf("an operator there: %v", full)
+	}
+}
+
+// TestGive_ReturnsSurplusFirst: a caller has more than its part, and then the budget shrinks. What it returns counts first as what was
+// hidden from others, then as what was hidden from operators only.
+func TestGive_ReturnsSurplusFirst(t *testing.T) {
+	b := budget.New("request_bytes", 1000, 0, 10)
+	if full := b.Take("hostile", 400, false); full != nil {
+		t.Fatal(full)
+	}
+	b.Charge("hostile", 300, false) // 500 are its part
+	b.Resize(100, 0, 10)            // 50 are its part, 450 count for others alone, and 200 for nobody
+	b.Give("hostile", 300)
+	if full := b.Take("operator", 50, true); full != nil {
+		t.Errorf("an operator: %v", full)
+	}
+	b.Give("operator", 50)
+	b.Give("hostile", 349)
+	if full := b.Take("other", 50, false); full == nil {
+		t.Error("another caller finds room that the first one has")
+	}
+	b.Give("hostile", 1)
+	if full := b.Take("other", 50, false); full != nil {
+		t.Errorf("another caller, once what remains fits: %v", full)
+	}
+}
+
 // TestBudget_Adds: in any order of takes, charges and returns, use never exceeds the capacity, callers other than operators leave the kept
 // amount free, and nothing is left at the end.
 func TestBudget_Adds(t *testing.T) {
@@ -117,6 +155,42 @@ func TestBudget_Adds(t *testing.T) {
 			t.Fatalf("%d are used by %d callers", used, callers)
 		}
 	})
+}
+
+// TestBudget_ConcurrentUse: the race detector finds a method that does not take the lock.
+func TestBudget_ConcurrentUse(t *testing.T) {
+	b := budget.New("any", 100, 10, 5)
+	var using sync.WaitGroup
+	for _, use := range []func(){
+		func() {
+			if b.Take("a", 1, false) == nil {
+				b.Give("a", 1)
+			}
+		},
+		func() {
+			if b.TakeForAll("node", 1) == nil {
+				b.Give("node", 1)
+			}
+		},
+		func() {
+			b.Charge("b", 1, false)
+			b.Give("b", 1)
+		},
+		func() { b.Resize(100, 10, 5) },
+		func() { b.Alone() },
+		func() { b.View() },
+		func() { b.InUse() },
+	} {
+		using.Go(func() {
+			for range 100 {
+				use()
+			}
+		})
+	}
+	using.Wait()
+	if used, callers := b.InUse(); used != 0 || callers != 0 {
+		t.Errorf("%d are used by %d callers", used, callers)
+	}
 }
 
 // TestResize_KeepsWhatCallersHave: callers keep what they have, and those other than operators get nothing more until it fits. An operator

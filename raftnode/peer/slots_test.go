@@ -115,6 +115,26 @@ func TestAnonymous_LeaveMembersTheirHandshake(t *testing.T) {
 	}
 }
 
+// TestAnonymous_GuestsHostIsNoMembers: a node that is not a member, as far as this one knows, gains nothing for anonymous callers from its
+// host.
+func TestAnonymous_GuestsHostIsNoMembers(t *testing.T) {
+	c := newSlots()
+	enter := func(host string) (*fromHost, *incoming) {
+		conn := &fromHost{host: host}
+		return conn, c.enter(conn)
+	}
+	_, guest := enter("10.0.0.5")
+	c.admit(guest, ProtocolRaft, "n9", false)
+	first, _ := enter("10.0.0.5")
+	enter("10.0.0.5") // so that the host has the most
+	for i := range maxAnonymous {
+		enter(fmt.Sprintf("10.1.0.%d", i))
+	}
+	if !first.closed {
+		t.Error("in a full pool, callers from a guest's host keep their places")
+	}
+}
+
 // TestHandle_OtherClusterTakesNoMembersPlace: refused connections close none of a member's, though they name that member, as from a node
 // of the same name in another cluster.
 func TestHandle_OtherClusterTakesNoMembersPlace(t *testing.T) {
