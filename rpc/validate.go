@@ -478,6 +478,10 @@ func (c *checker) applyQuotas(r *quotav1.ApplyQuotasRequest) {
 	c.count("workflows", len(r.Workflows), 0, maxWorkflows)
 	c.check(len(r.Quotas) > 0 || r.ReplaceHolders || r.ReplaceWorkflows, "quotas", "is empty",
 		"name at least one quota, or set replace_holders or replace_workflows")
+	c.check(len(r.Holders) == 0 || r.ReplaceHolders, "replace_holders", "is not set, so the holders would be ignored",
+		"set it: the given rules replace all rules")
+	c.check(len(r.Workflows) == 0 || r.ReplaceWorkflows, "replace_workflows", "is not set, so the workflows would be ignored",
+		"set it: the given workflows replace all workflows")
 	for i, q := range r.Quotas {
 		path := fmt.Sprintf("quotas[%d]", i)
 		c.check(q != nil, path, "is missing", "")
