@@ -355,3 +355,41 @@ func TestTransport_RetriesRefusalWithoutBody(t *testing.T) {
 		_ = response.Body.Close()
 	})
 }
+
+// TestTransport_UsageAtEndCountsWholeBodiesOnly closes a stream early whose counters rise: with UsageAtEnd the estimate stays, without
+// it the last counter is the use.
+func TestTransport_UsageAtEndCountsWholeBodiesOnly(t *testing.T) {
+	const stream = "data: {\"total_tokens\": 2}\n\ndata: {\"total_tokens\": 5}\n\n"
+	for name, c := range map[string]struct {
+		atEnd, whole bool
+		want         int64
+	}{
+		"cut off, at the end only": {true, false, 7},
+		"whole, at the end only":   {true, true, 5},
+		"cut off, anywhere":        {false, false, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, client *Client) {
+				transport := NewTransport(client, roundTrip(func(*http.Request) (*http.Response, error) {
+					return respond(200, nil, stream), nil
+				}), Match(func(*http.Request) Call {
+					return Call{Items: one("t/core", 7), Usage: map[string]string{"total_tokens": "t/core"}, UsageAtEnd: c.atEnd}
+				}))
+				response, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				read := len("data: {\"total_tokens\": 2}\n\ndata")
+				if c.whole {
+					read = len(stream) + 1
+				}
+				_, _ = io.ReadFull(response.Body, make([]byte, read))
+				_ = response.Body.Close()
+				synctest.Wait()
+				if got := taken(cluster); got != c.want {
+					t.Errorf("%d are used, want %d", got, c.want)
+				}
+			})
+		})
+	}
+}

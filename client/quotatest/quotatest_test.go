@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -66,6 +67,59 @@ func TestClock_AdvanceIsPassedOverInOrder(t *testing.T) {
 	free()
 	if err := <-granted; err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestClock_StandsStillOnceItIsStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := quotatest.New(t).Clock()
+		start := clock.Now()
+		passed := func(want time.Duration) {
+			t.Helper()
+			if got := clock.Now().Sub(start); got != want {
+				t.Errorf("%v passed, want %v", got, want)
+			}
+		}
+		time.Sleep(time.Minute) // the bubble's time
+		passed(0)
+		ran := time.Now()
+		clock.Run()
+		clock.Run() // it runs already
+		time.Sleep(time.Minute)
+		want := time.Since(ran)
+		passed(want)
+		clock.Stop()
+		clock.Stop()
+		time.Sleep(time.Hour)
+		passed(want)
+		clock.Advance(time.Second)
+		passed(want + time.Second)
+		ran = time.Now()
+		clock.Run()
+		time.Sleep(time.Second)
+		passed(want + time.Second + time.Since(ran))
+	})
+}
+
+func TestTask_AnAttemptKnowsTheFailuresBeforeIt(t *testing.T) {
+	cluster := quotatest.New(t)
+	c := cluster.Client()
+	for failed := range 3 {
+		attempt, err := c.BeginTask(t.Context(), client.TaskRequest{Task: "t", MaxFailures: 3})
+		if err != nil {
+			t.Fatalf("after %d failures: %v", failed, err)
+		}
+		if before, most := attempt.Failures(); before != failed || most != 3 {
+			t.Errorf("%d of %d failures before, want %d of 3", before, most, failed)
+		}
+		ended, err := attempt.End(t.Context(), client.Ending{Outcome: client.OutcomeFailed})
+		if err != nil || ended.Failures != failed+1 || ended.MaxFailures != 3 || ended.Shelved != (failed == 2) {
+			t.Fatalf("failure %d: %+v, %v", failed+1, ended, err)
+		}
+		cluster.Clock().Advance(max(0, ended.RetryAfter))
+	}
+	if _, err := c.BeginTask(t.Context(), client.TaskRequest{Task: "t"}); !errors.Is(err, client.ReasonTaskShelved) {
+		t.Errorf("after three of three failures: %v", err)
 	}
 }
 
