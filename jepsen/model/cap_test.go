@@ -20,6 +20,7 @@ type capped struct {
 	index   uint64
 	now     int64 // cluster time
 	ahead   int64 // how far all members' clocks are ahead
+	apart   int64 // how much further ahead a minority's clocks are
 	found   []Violation
 }
 
@@ -39,7 +40,7 @@ func (c *capped) do(after int64, command *logpb.Command) *logpb.Result {
 	c.now += after
 	wall := birth + c.now + c.ahead
 	return c.apply(&logpb.Entry{
-		Version: fsm.EntryVersion, StampNs: c.now, WallEarlyNs: wall, WallLateNs: wall + 2*mil, Commands: []*logpb.Command{command},
+		Version: fsm.EntryVersion, StampNs: c.now, WallEarlyNs: wall, WallLateNs: wall + 2*mil + c.apart, Commands: []*logpb.Command{command},
 	})
 }
 
@@ -182,5 +183,33 @@ func TestCaps_OverClockResets(t *testing.T) {
 				t.Error("no report lowered the window after its first cap had ended")
 			}
 		})
+	}
+}
+
+// TestCaps_WhileClocksDisagree: while the views of Unix time are far apart, a cap ends once both have passed a boundary. The same caller's
+// next report begins a cap that lasts its own time, also after the views meet again.
+func TestCaps_WhileClocksDisagree(t *testing.T) {
+	const year = 365 * 24 * 3600 * sec
+	c := newCapped(t)
+	c.apart = year
+	lowered(c)
+	c.now += 11 * sec // both views passed a boundary
+	lease, fence := c.consumes()
+	if total := c.reports(0, lease, fence, 1); total == nil {
+		t.Fatal("the second report lowered nothing")
+	}
+	c.now += 5 * sec
+	c.apart, c.ahead = 0, year // the time of the first report is over by both views, that of the second is not
+	refused := false
+	for range 10 {
+		if _, _, granted := c.tries(); !granted {
+			refused = true
+		}
+	}
+	if !refused {
+		t.Error("the second cap ended with the first one's time")
+	}
+	if len(c.found) > 0 {
+		t.Errorf("%+v", c.found[0])
 	}
 }

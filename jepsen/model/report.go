@@ -73,7 +73,8 @@ func (j *Judge) lower(caller string, q *quota, o *operation, signal *logpb.Signa
 	case !q.rule.anchored && *signal.Remaining >= limit-q.surely.sum:
 		j.violate("cap", "%s is lowered to %d, %d remain and %d were consumed here of %d", q.name, total, *signal.Remaining, q.surely.sum, limit)
 	}
-	if !q.cap.is || caller != q.cap.caller {
+	// A cap of an earlier window may have ended: while the views of Unix time are far apart, it does when each has passed a boundary.
+	if !q.cap.is || caller != q.cap.caller || q.cap.window != q.window {
 		q.cap.caller, q.cap.until = caller, plus(j.clock.WallLate, q.cappedFor())
 	}
 	q.cap.is, q.cap.total, q.cap.window = true, total, q.window
