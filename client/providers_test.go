@@ -1,14 +1,17 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -263,6 +266,65 @@ func TestTransport_MakesBodiesRepeatable(t *testing.T) {
 		want := fmt.Sprint(len(body), body)
 		if response.StatusCode != http.StatusOK || len(bodies) != 2 || bodies[0] != want || bodies[1] != want {
 			t.Errorf("status %d, sent %q", response.StatusCode, bodies)
+		}
+	})
+}
+
+// A program that calls its provider by another host, such as a proxy's, learns that nothing governs it: once, and only if nothing was
+// governed before.
+func TestTransport_WarnsOnceWhereItGovernsNothing(t *testing.T) {
+	for name, tt := range map[string]struct {
+		hosts []string
+		want  int
+	}{
+		"another host":               {[]string{"proxy.example", "proxy.example", "elsewhere.example"}, 1},
+		"after the provider's":       {[]string{"api.openai.com", "proxy.example"}, 0},
+		"its proxy, which was named": {[]string{"named.example"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var logged bytes.Buffer
+			virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+				plenty(cluster, 100_000, "openai/m/requests", "openai/m/tokens")
+				base, _ := answers(ok)
+				transport := NewTransport(c, base, OpenAI(Hosts("api.openai.com", "named.example")))
+				for _, host := range tt.hosts {
+					post(t, transport, "https://"+host+"/v1/responses", `{"model":"m"}`)
+				}
+			}, WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
+			said := logged.String()
+			if n := strings.Count(said, "was sent without a quota"); n != tt.want {
+				t.Errorf("%d warnings, want %d: %s", n, tt.want, said)
+			}
+			if tt.want > 0 && (!strings.Contains(said, "host=proxy.example") || !strings.Contains(said, "api.openai.com")) {
+				t.Errorf("the warning is %s", said)
+			}
+		})
+	}
+}
+
+// A body that cannot be read to its end is no call: the error says so, nothing is sent, and nothing is taken.
+func TestTransport_NamesABodyThatCannotBeRead(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		plenty(cluster, 100, "openai/m/requests", "openai/m/tokens")
+		base := roundTrip(func(*http.Request) (*http.Response, error) {
+			t.Error("the call was sent")
+			return respond(200, nil, ""), nil
+		})
+		broken := errors.New("the disk is gone")
+		body := io.MultiReader(strings.NewReader(`{"model":`), iotest.ErrReader(broken))
+		request, err := http.NewRequest(http.MethodPost, responses, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := NewTransport(c, base, OpenAI()).RoundTrip(request)
+		if response != nil {
+			_ = response.Body.Close()
+		}
+		if !errors.Is(err, broken) || err.Error() != "quotad: read the request's body: the disk is gone" {
+			t.Errorf("got %v", err)
+		}
+		if left := cluster.Available("openai/m/requests"); left != 100 {
+			t.Errorf("%d requests are left", left)
 		}
 	})
 }
