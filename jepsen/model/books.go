@@ -59,9 +59,11 @@ type quota struct {
 type reportedCap struct {
 	total  int64
 	window int64
-	until  int64 // by the early view; of a rate by cluster time
-	caller string
-	is     bool
+	// until is its earliest end, latest its latest one: by the early view; of a rate by cluster time.
+	until, latest int64
+	caller        string
+	is            bool
+	over          bool // it may have ended
 }
 
 // charge is an amount that counts until the end of its exposure and, for a rate, a period longer.
@@ -229,9 +231,10 @@ func (q *quota) advance(clock fsm.Clock) {
 
 // uncap ends a cap whose time is over: a single caller's report lasts no longer.
 func (q *quota) uncap(clock fsm.Clock) {
-	if q.cap.is && clock.WallEarly >= q.cap.until {
+	if q.cap.is && clock.WallEarly >= q.cap.latest {
 		q.cap = reportedCap{}
 	}
+	q.cap.over = q.cap.is && clock.WallEarly >= q.cap.until
 }
 
 // rolls says whether the window of the current holds has closed by the late view, and no event has said so yet. A view that has fallen
@@ -252,9 +255,12 @@ func (q *quota) drop(cutoff int64) {
 	q.perhaps.drop(cutoff)
 }
 
+// capped says whether a report surely lowers the current window.
+func (q *quota) capped() bool { return q.cap.is && !q.cap.over && q.cap.window == q.window }
+
 // allowed is the most that may be held and counted: usable, or less if a report lowered the current window.
 func (q *quota) allowed() int64 {
-	if q.cap.is && (q.cap.window == q.window) {
+	if q.capped() {
 		return min(q.rule.usable, q.cap.total)
 	}
 	return q.rule.usable

@@ -88,7 +88,7 @@ func (q *quota) beginAgain(clock fsm.Clock, moved int64) {
 		q.recent = append(q.recent, again)
 	}
 	if q.cap.is {
-		q.cap.window, q.cap.until = q.window, plus(q.cap.until, moved)
+		q.cap.window, q.cap.until, q.cap.latest = q.window, plus(q.cap.until, moved), plus(q.cap.latest, moved)
 	}
 }
 

@@ -197,7 +197,8 @@ func (j *Judge) lowerRate(q *quota, o *operation, lower bool, signal *logpb.Sign
 	case total >= q.allowed():
 		j.violate("cap", "%s is lowered to %d, it had %d", q.name, total, q.allowed())
 	}
-	q.cap = reportedCap{total: total, window: q.window, until: plus(j.clock.Now, j.loweredFor(q)), is: true}
+	until := plus(j.clock.Now, j.loweredFor(q))
+	q.cap = reportedCap{total: total, window: q.window, until: until, latest: until, is: true}
 }
 
 // chargedTo returns the first of an operation's charges to a quota, nil for none, and their sum.

@@ -67,15 +67,19 @@ func (j *Judge) lower(caller string, q *quota, o *operation, signal *logpb.Signa
 	switch {
 	case o == nil || signal.Remaining == nil || total < *signal.Remaining:
 		j.violate("cap", "%s is lowered to %d by a report of %v", q.name, total, signal)
-	case total >= q.rule.usable, q.cap.is && q.cap.window == q.window &&
+	case total >= q.rule.usable, q.capped() &&
 		(total > q.cap.total || total == q.cap.total && caller == q.cap.caller):
 		j.violate("cap", "%s is lowered to %d, it had %d", q.name, total, q.allowed())
 	case !q.rule.anchored && *signal.Remaining >= limit-q.surely.sum:
 		j.violate("cap", "%s is lowered to %d, %d remain and %d were consumed here of %d", q.name, total, *signal.Remaining, q.surely.sum, limit)
 	}
-	// A cap of an earlier window may have ended: while the views of Unix time are far apart, it does when each has passed a boundary.
-	if !q.cap.is || caller != q.cap.caller || q.cap.window != q.window {
-		q.cap.caller, q.cap.until = caller, plus(j.clock.WallLate, q.cappedFor())
+	until := plus(j.clock.WallLate, q.cappedFor())
+	switch {
+	case !q.cap.is || caller != q.cap.caller:
+		q.cap = reportedCap{caller: caller, until: until, latest: until}
+	case q.cap.window != q.window || q.cap.over:
+		// The caller's earlier cap may have ended: while the views of Unix time are far apart, it does when each has passed a boundary.
+		q.cap.latest = until
 	}
 	q.cap.is, q.cap.total, q.cap.window = true, total, q.window
 }
