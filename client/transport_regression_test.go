@@ -135,6 +135,28 @@ func TestTransport_StreamEndsWithItsSlot(t *testing.T) {
 	}
 }
 
+// TestTransport_MaxCallBoundsAnUnreadCall: the body of a call is never read. Its slot is kept alive until MaxCall, and lost soon after.
+func TestTransport_MaxCallBoundsAnUnreadCall(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Set("t/streams", fakequota.Quota{Usable: 1, Available: 1, Slots: true})
+		base, call := streams()
+		transport := NewTransport(c, base, Match(func(*http.Request) Call { return Call{Items: one("t/streams", 1)} }), MaxCall(time.Hour))
+		response, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass(59 * time.Minute)
+		if err := context.Cause((*call).Context()); err != nil {
+			t.Errorf("before MaxCall: %v", err)
+		}
+		pass(7 * time.Minute) // the last renewal extended it by 5 min
+		if err := context.Cause((*call).Context()); !errors.Is(err, ErrLeaseExpired) {
+			t.Errorf("after MaxCall: %v", err)
+		}
+		_ = response.Body.Close()
+	})
+}
+
 // Regression: a slot was kept alive for at most ten minutes, even while its stream was being read.
 func TestTransport_KeepsSlotWhileStreamIsRead(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {

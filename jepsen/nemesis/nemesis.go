@@ -200,11 +200,7 @@ func (n *Nemesis) together(ctx context.Context, step []Fault, mix Mix) {
 	wg.Wait()
 }
 
-// Once runs one fault for a length of time.
-func (n *Nemesis) Once(ctx context.Context, fault Fault, length time.Duration) {
-	n.once(ctx, fault, rand.New(rand.NewPCG(n.rand.Uint64(), 2)), length) //nolint:gosec // no secret
-}
-
+// once runs one fault for a length of time.
 func (n *Nemesis) once(ctx context.Context, fault Fault, r *rand.Rand, length time.Duration) {
 	line := history.Fault{Kind: fault.Name, Began: history.Now(), Unavailable: fault.Unavailable, Ends: fault.Ends}
 	hit, err := fault.do(ctx, n.env, r, func(ctx context.Context) { n.pause(ctx, length) })

@@ -102,7 +102,6 @@ func (p *Provider) serveModel(w http.ResponseWriter, r *http.Request) {
 		stream.Quota = ModelStreams
 		p.spends.Write(&spend)
 		p.spends.Write(&stream)
-		p.served.Add(1)
 	}()
 	w.Header().Set("Content-Type", "application/json")
 	no := func(status int, body string) {

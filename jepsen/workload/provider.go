@@ -15,7 +15,6 @@ import (
 type Provider struct {
 	server *http.Server
 	spends *history.Writer[history.Spend]
-	served atomic.Int64
 	// trouble makes it answer 429 below any limit, as providers do.
 	trouble atomic.Bool
 	models  models
@@ -44,7 +43,6 @@ func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		spend.Ended = history.Now()
 		p.spends.Write(&spend)
-		p.served.Add(1)
 	}()
 	if p.trouble.Load() {
 		w.Header().Set("Retry-After", "1")
@@ -62,9 +60,6 @@ func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
 
 // Trouble makes the provider refuse calls, or stops that.
 func (p *Provider) Trouble(on bool) { p.trouble.Store(on) }
-
-// Served is the number of served calls.
-func (p *Provider) Served() int64 { return p.served.Load() }
 
 // Close stops the server and closes its log.
 func (p *Provider) Close() error {
