@@ -37,7 +37,7 @@ func Hosts(patterns ...string) ProviderOption {
 func Prefix(prefix string) ProviderOption { return func(p *upstream) { p.prefix = prefix } }
 
 // Alias makes models that match a pattern, in the form of path.Match, draw on the quotas of another model's name. Use it for models
-// that share one limit, or with * for one quota for all. The first match counts.
+// that share one limit, such as the dated names of one, or with * for one quota for all. The first match counts.
 func Alias(pattern, model string) ProviderOption {
 	return func(p *upstream) { p.aliases = append(p.aliases, alias{pattern, model}) }
 }
