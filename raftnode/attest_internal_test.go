@@ -65,3 +65,21 @@ func TestAnswerPeer_KeyIsForMembers(t *testing.T) {
 		}
 	}
 }
+
+// TestLearnKey_AsksOnceASecond: a member that does not answer is asked once, however many calls claim to come through it, and again after
+// a second.
+func TestLearnKey_AsksOnceASecond(t *testing.T) {
+	n, key := openOne(t), newMemberKey()
+	learn := func() bool { return n.learnKey(t.Context(), key, "address:192.0.2.66", "n1", "127.0.0.1:1") }
+	if learn() || key.asked.IsZero() {
+		t.Fatal("nobody answers, and the question is not remembered")
+	}
+	key.asked = time.Now().Add(time.Hour) // the test may be slow
+	if !learn() {
+		t.Error("it is asked again within a second")
+	}
+	key.asked = time.Now().Add(-keyRetry)
+	if learn() {
+		t.Error("after a second it is not asked again")
+	}
+}
