@@ -77,8 +77,9 @@ func TestCallers_KeepTheirAddressThroughAFollower(t *testing.T) {
 		rpc.HeaderForwarded, nodes[follower].node.ID(), rpc.HeaderCaller, strings.Repeat("A", 43) + " address:192.0.2.1",
 	}
 	reserve("127.0.0.4", nodes[leader].url, "liar", forged...)
+	reserve("127.0.0.5", nodes[follower].url, "far-liar", forged[2:]...) // a follower does not forward a call with the first one
 	callers := callersOf(t, nodes)
-	if callers["address:127.0.0.3 near"] != 1 || callers["address:127.0.0.4 liar"] != 1 {
+	if callers["address:127.0.0.3 near"] != 1 || callers["address:127.0.0.4 liar"] != 1 || callers["address:127.0.0.5 far-liar"] != 1 {
 		t.Errorf("%v", callers)
 	}
 	for caller := range callers {
