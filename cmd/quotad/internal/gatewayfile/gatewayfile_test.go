@@ -116,9 +116,6 @@ func TestParse_LosesNoKey(t *testing.T) {
 			Upstream: "openai", Match: "gpt-5*", As: "gpt-5", Fallback: []string{"mini"},
 			For: config.Selector{Class: config.Background, Holder: "x-*"},
 		}},
-		Wait: map[config.Class]time.Duration{
-			config.Critical: time.Second, config.Standard: 2 * time.Second, config.Background: 3 * time.Second,
-		},
 		Limits: config.Limits{Body: 1 << 20, Memory: 2 << 20, Drain: 30 * time.Second, Calls: 7},
 		Upstreams: map[string]config.Upstream{
 			"openai": {
@@ -142,6 +139,10 @@ func TestParse_LosesNoKey(t *testing.T) {
 				Rules: []config.Rule{{Method: "POST", Path: "/rest/*", Use: map[string]int64{"jira/requests": 2}}},
 			},
 		},
+	}
+	want.Wait = make(map[config.Class]time.Duration)
+	for class := config.Critical; class <= config.Background; class++ {
+		want.Wait[class] = time.Duration(class) * time.Second
 	}
 	if want = want.Complete(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
