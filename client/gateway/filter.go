@@ -29,7 +29,7 @@ func (c *call) asksUsage() bool {
 		return true
 	}
 	for _, d := range c.draws {
-		if d.part == partCost || isTokens(d.part) && d.quota.Actual {
+		if d.part == partCost || isTokens(d.part) && d.quota.Returns {
 			return true
 		}
 	}

@@ -61,6 +61,13 @@ func settledByUse(name string, limit int64) *quotav1.Quota {
 	return quota
 }
 
+// settledByEstimate returns a quota of tokens from which nothing returns.
+func settledByEstimate(name string, limit int64) *quotav1.Quota {
+	quota := quotatest.Rate(name, limit, time.Minute)
+	quota.Settle = quotav1.SettleMode_SETTLE_MODE_MAX
+	return quota
+}
+
 const (
 	// responseAnswer and messageAnswer state every kind of tokens.
 	responseAnswer = `{"object":"response","status":"completed","usage":{"input_tokens":1200,"input_tokens_details":{"cached_tokens":1024},` +
@@ -227,6 +234,9 @@ func TestLog_HasOneLineForACall(t *testing.T) {
 		}
 		if strings.Contains(b.log.String(), "wordword") {
 			t.Error("the log has content")
+		}
+		if all := b.do(http.MethodGet, "/metrics", "").body; strings.Contains(all, "9f3c") || strings.Contains(all, "sub-1") {
+			t.Error("the metrics have ids of a session or an agent")
 		}
 	})
 }

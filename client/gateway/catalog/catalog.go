@@ -23,8 +23,8 @@ type Quota struct {
 	Parent string
 	// Slots: it counts calls in flight.
 	Slots bool
-	// Actual: the actual use counts in the end, not the requested amount.
-	Actual bool
+	// Returns: an amount that a call did not use returns. Actual: the definition says so itself (settle: actual); it is the default.
+	Returns, Actual bool
 	// ChargedLater: the provider charges during or at the end of a call, so the call counts until it is settled.
 	ChargedLater bool
 	// Daily: its window lasts a day or more.
@@ -82,11 +82,11 @@ func (c *Catalog) Set(all []*quotav1.QuotaStatus) {
 
 // likeMembers returns a pool with its members' properties, and the sum of their available amounts.
 func likeMembers(pool Quota, quotas map[string]Quota) Quota {
-	pool.Available = 0
+	pool.Available, pool.Returns = 0, false
 	for _, member := range pool.Members {
 		its := quotas[member.Quota]
 		pool.Slots, pool.Actual, pool.Daily = pool.Slots || its.Slots, pool.Actual || its.Actual, pool.Daily || its.Daily
-		pool.ChargedLater = pool.ChargedLater || its.ChargedLater
+		pool.Returns, pool.ChargedLater = pool.Returns || its.Returns, pool.ChargedLater || its.ChargedLater
 		pool.Available += its.Available
 		pool.DefaultEstimate = max(pool.DefaultEstimate, its.DefaultEstimate)
 	}
@@ -97,7 +97,8 @@ func quotaOf(status *quotav1.QuotaStatus) Quota {
 	definition := status.GetDefinition()
 	q := Quota{
 		Name: definition.GetName(), Parent: definition.GetParent(), Slots: definition.GetSlots() != nil,
-		Actual: definition.GetSettle() == quotav1.SettleMode_SETTLE_MODE_ACTUAL, Usable: status.GetUsable(),
+		Returns: definition.GetSettle() != quotav1.SettleMode_SETTLE_MODE_MAX,
+		Actual:  definition.GetSettle() == quotav1.SettleMode_SETTLE_MODE_ACTUAL, Usable: status.GetUsable(),
 		Available: status.GetAvailableWithParents(), DefaultEstimate: definition.GetDefaultEstimate(), Open: status.GetCooldownLeft() == nil,
 	}
 	q.ChargedLater = definition.GetCharged() == quotav1.Charged_CHARGED_END || definition.GetCharged() == quotav1.Charged_CHARGED_DURING

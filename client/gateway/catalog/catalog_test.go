@@ -146,6 +146,34 @@ func TestFind_OfPools(t *testing.T) {
 	}
 }
 
+// TestCatalog_AmountsReturnUnlessTheEstimateCounts: settle: max alone keeps them. Of a pool, they return if they do for a member.
+func TestCatalog_AmountsReturnUnlessTheEstimateCounts(t *testing.T) {
+	settled := func(name string, by quotav1.SettleMode) *quotav1.QuotaStatus {
+		q := status(name, "", 10)
+		q.Definition.Settle = by
+		return q
+	}
+	pool := func(name string, members ...string) *quotav1.QuotaStatus {
+		of := &quotav1.Pool{}
+		for _, quota := range members {
+			of.Members = append(of.Members, &quotav1.PoolMember{Name: quota, Quota: quota})
+		}
+		return &quotav1.QuotaStatus{Definition: &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Pool{Pool: of}}}
+	}
+	var c Catalog
+	c.Set([]*quotav1.QuotaStatus{
+		settled("default", quotav1.SettleMode_SETTLE_MODE_UNSPECIFIED), settled("actual", quotav1.SettleMode_SETTLE_MODE_ACTUAL),
+		settled("max", quotav1.SettleMode_SETTLE_MODE_MAX), pool("mixed", "max", "default"), pool("kept", "max"),
+	})
+	for name, want := range map[string][2]bool{
+		"default": {true, false}, "actual": {true, true}, "max": {false, false}, "mixed": {true, false}, "kept": {false, false},
+	} {
+		if q, ok := c.Get(name); !ok || [2]bool{q.Returns, q.Actual} != want {
+			t.Errorf("%s: returns %v, actual %v; want %v", name, q.Returns, q.Actual, want)
+		}
+	}
+}
+
 func FuzzCanonical(f *testing.F) {
 	f.Add("us.anthropic.claude-sonnet-4-5-20250929-v1:0")
 	f.Add("arn:///")
