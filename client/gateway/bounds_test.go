@@ -346,6 +346,15 @@ func TestFailOpen_EndsWithoutACall(t *testing.T) {
 				t.Errorf("after outage %d: %+v", outage, status)
 			}
 		}
+		b.compare(map[string]float64{`quotad_gateway_ungoverned_total{upstream="openai",why="fail_open"}`: 3})
+		for _, line := range []string{
+			`level=WARN msg="the cluster is away: calls pass without quotas" upstream=openai count=2 per=1s for=40s`,
+			`level=WARN msg="the cluster is back: calls need quotas again" upstream=openai passed=1`,
+		} {
+			if n := strings.Count(b.log.String(), line); n != 3 {
+				t.Errorf("%d lines, want 3: %s", n, line)
+			}
+		}
 	})
 }
 

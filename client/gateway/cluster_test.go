@@ -37,8 +37,8 @@ type cluster struct {
 	node   *raftnode.Node
 	api    *rpc.Server
 	server *http.Server
-	// closing counts reports of refusals, as opposed to ordinary counts.
-	closing atomic.Int64
+	// closing counts reports of refusals and overloads, as opposed to ordinary counts; overloads counts those of overloads.
+	closing, overloads atomic.Int64
 	// tokens are required of callers; nil: none are.
 	tokens *rpc.Tokens
 	// loses selects calls whose answers are lost after they were carried out; nil: none.
@@ -53,8 +53,12 @@ func (c *cluster) observed(api http.Handler) http.Handler {
 			body, err := io.ReadAll(r.Body)
 			if err == nil && proto.Unmarshal(body, &batch) == nil {
 				for _, command := range batch.Commands {
-					if slices.ContainsFunc(command.GetReport().GetSignals(), func(s *quotav1.Signal) bool { return s.Cause > quotav1.Cause_CAUSE_OK }) {
+					said := command.GetReport().GetSignals()
+					if slices.ContainsFunc(said, func(s *quotav1.Signal) bool { return s.Cause > quotav1.Cause_CAUSE_OK }) {
 						c.closing.Add(1)
+					}
+					if slices.ContainsFunc(said, func(s *quotav1.Signal) bool { return s.Cause == quotav1.Cause_CAUSE_OVERLOADED }) {
+						c.overloads.Add(1)
 					}
 				}
 			}

@@ -127,11 +127,11 @@ func TestBody_IsBoundedAndUnpacked(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), func(c *config.Config) { c.Limits.Body, c.Limits.Memory = 1<<16, 1<<16 })
 	long := `{"model":"gpt-5","input":"` + strings.Repeat("a", 1<<16) + `"}`
 	if got := f.do(http.MethodPost, forms["openai"].path, long); got.status != http.StatusRequestEntityTooLarge ||
-		!strings.Contains(got.body, "limits.body") {
+		!strings.Contains(got.body, "limits.body") || !strings.Contains(got.body, `"code":"request_too_large"`) {
 		t.Errorf("a long body: %d %s", got.status, got.body)
 	}
 	got := f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5"}`, "Content-Encoding", "zstd")
-	if got.status != http.StatusUnsupportedMediaType {
+	if got.status != http.StatusUnsupportedMediaType || !strings.Contains(got.body, "the Content-Encoding of the body") {
 		t.Errorf("zstd: %d %s", got.status, got.body)
 	}
 	if n := len(f.provider.seen()); n != 0 {
@@ -169,6 +169,12 @@ func TestMultipart_IsGovernedByItsModelAndStreamed(t *testing.T) {
 		t.Fatalf("got %d %s", got.status, got.body)
 	}
 	c.consumed("openai/whisper/requests", 1)
+	// The name has to stand in the first 64 KiB.
+	late := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n" + strings.Repeat("x", 64<<10) + "\r\n" + body
+	got = f.do(http.MethodPost, "/openai/v1/audio/transcriptions", late, "Content-Type", "multipart/form-data; boundary=b")
+	if got.status != http.StatusForbidden || !strings.Contains(got.body, "a call without a model") {
+		t.Errorf("a late name: %d %s", got.status, got.body)
+	}
 }
 
 // TestBody_TextIsStreamedAndJSONInItIsRead: the provider receives the first bytes of a text before the client sends the last. JSON

@@ -74,6 +74,32 @@ func TestA25_ErrorsOfTheProviderPassByteForByte(t *testing.T) {
 	}
 }
 
+// TestObserve_OverloadIsReported: once, as what it is. Other failures of the provider say nothing about its capacity.
+func TestObserve_OverloadIsReported(t *testing.T) {
+	var status atomic.Int64
+	f := messages(t, func(w http.ResponseWriter, r *http.Request) {
+		speak(int(status.Load()), `{"type":"error","error":{"type":"api_error","message":"no"}}`)(w, r)
+	}, nil)
+	overloads := int64(0)
+	for _, code := range []int{400, 500, 502, 503, 504, 529, 503, 500} {
+		status.Store(int64(code))
+		if got := f.do(http.MethodPost, "/anthropic/v1/messages", messageBody); got.status != code {
+			t.Fatalf("got %d %s, want %d", got.status, got.body, code)
+		}
+		// A call's report precedes its settlement.
+		eventually(t, "the call is settled", func() bool { return f.cluster.quota("anthropic/claude-opus-4/requests").Leases == 0 })
+		if code == 503 || code == 529 {
+			overloads++
+		}
+		if all, n := f.cluster.closing.Load(), f.cluster.overloads.Load(); all != overloads || n != overloads {
+			t.Errorf("after %d: %d reports, %d of them of an overload; want %d", code, all, n, overloads)
+		}
+	}
+	if q := f.cluster.quota("anthropic/claude-opus-4/requests"); q.CooldownLeft != 0 {
+		t.Errorf("a cooldown of %v", q.CooldownLeft)
+	}
+}
+
 // forms are the paths of calls in each dialect, and what their refusals contain.
 var forms = map[string]struct{ path, body, quota, away, refused string }{
 	"openai": {

@@ -19,6 +19,7 @@ func TestPath_IsGovernedInEachSpelling(t *testing.T) {
 	for path, want := range map[string]string{
 		"/openai/v1/chat/%63ompletions": "/v1/chat/%63ompletions",
 		"/jira/s%65arch/a%2Fb":          "/s%65arch/a%2Fb",
+		"/jira//x//%61?b=2&a=%2f&&b=1":  "//x//%61?b=2&a=%2f&&b=1",
 	} {
 		before := len(p.seen())
 		if got := f.do(http.MethodPost, path, `{"model":"gpt-5","messages":[]}`); got.status != http.StatusOK {

@@ -47,6 +47,9 @@ func TestStatus_ShowsUpstreamsQueueSessionsModelsAndRefusals(t *testing.T) {
 	if l := u.Models[0].Learnt; l == nil || l.Calls != 1 || l.Output != 150 || l.Input != 25 {
 		t.Errorf("learnt is %+v", l)
 	}
+	if u.Models[0].NoTokens || strings.Contains(page.body, "tokens not counted") {
+		t.Error("a model with quotas of tokens counts as one without")
+	}
 	if len(status.Seats) != 1 || len(status.Refusals) != 1 {
 		t.Errorf("seats %+v, refusals %+v", status.Seats, status.Refusals)
 	}
@@ -134,6 +137,9 @@ func TestStatus_ShowsEveryQuotaThatCallsDrawOn(t *testing.T) {
 		return true
 	})
 	page := f.do(http.MethodGet, "/status", "").body
+	if m := status()["openai"].Models; len(m) != 2 || !m[0].NoTokens || !m[1].NoTokens || strings.Count(page, "tokens not counted") != 2 {
+		t.Errorf("models whose requests alone count are %+v", m)
+	}
 	if strings.Contains(page, `tag good">open`) || strings.Count(page, "2 closed") != 1 {
 		t.Errorf("the page calls an upstream open, or counts the closed quotas of openai wrong: %s", page[strings.Index(page, "<h1>"):])
 	}
