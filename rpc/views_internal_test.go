@@ -32,8 +32,8 @@ type leafFiller struct {
 // fill fills a value. path is its place, in words of fields (wordOf).
 func (f *leafFiller) fill(v reflect.Value, path string) {
 	f.last++
-	if length, ok := v.Interface().(*durationpb.Duration); ok {
-		length = durationpb.New(time.Duration(f.last))
+	if v.Type() == reflect.TypeFor[*durationpb.Duration]() {
+		length := durationpb.New(time.Duration(f.last))
 		v.Set(reflect.ValueOf(length))
 		f.change[path] = func() { length.Seconds++ }
 		return

@@ -70,6 +70,9 @@ func TestClock_AdvanceIsPassedOverInOrder(t *testing.T) {
 	}
 }
 
+// pass lets time pass in a bubble.
+func pass(d time.Duration) { <-time.After(d) }
+
 func TestClock_StandsStillOnceItIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := quotatest.New(t).Clock()
@@ -80,23 +83,23 @@ func TestClock_StandsStillOnceItIsStopped(t *testing.T) {
 				t.Errorf("%v passed, want %v", got, want)
 			}
 		}
-		time.Sleep(time.Minute) // the bubble's time
+		pass(time.Minute)
 		passed(0)
 		ran := time.Now()
 		clock.Run()
 		clock.Run() // it runs already
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		want := time.Since(ran)
 		passed(want)
 		clock.Stop()
 		clock.Stop()
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		passed(want)
 		clock.Advance(time.Second)
 		passed(want + time.Second)
 		ran = time.Now()
 		clock.Run()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		passed(want + time.Second + time.Since(ran))
 	})
 }

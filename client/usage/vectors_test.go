@@ -99,10 +99,14 @@ var vectors = []vector{
 		strings.ReplaceAll(strings.ReplaceAll(chatStream, "data: [DONE]", ": ping\n\ndata: [DONE]"), "\n", "\r\n")), "9 - - 2"},
 	{"Gemini with tools", asJSON, `{"usageMetadata":{"promptTokenCount":100,"toolUsePromptTokenCount":50,"cachedContentTokenCount":20,` +
 		`"candidatesTokenCount":12}}`, "150 20 - 12"},
-	{"images", asJSON, `{"created":1,"data":[{"b64_json":"AAAA"}],"usage":{"input_tokens":50,"output_tokens":1000,"total_tokens":1050}}`,
-		"50 - - 1000"},
-	{"transcription in tokens", asJSON, `{"text":"...","usage":{"type":"tokens","input_tokens":14,"output_tokens":45,"total_tokens":59}}`,
-		"14 - - 45"},
+	{
+		"images", asJSON, `{"created":1,"data":[{"b64_json":"AAAA"}],"usage":{"input_tokens":50,"output_tokens":1000,"total_tokens":1050}}`,
+		"50 - - 1000",
+	},
+	{
+		"transcription in tokens", asJSON, `{"text":"...","usage":{"type":"tokens","input_tokens":14,"output_tokens":45,"total_tokens":59}}`,
+		"14 - - 45",
+	},
 }
 
 // textDeltas is a stream of pieces of text, of size bytes in all.

@@ -1,7 +1,6 @@
 package config_test
 
 import (
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -119,8 +118,13 @@ func TestComplete_KnowsTheProviders(t *testing.T) {
 	if l := conf.Limits; l.Body != 32<<20 || l.Memory != 256<<20 || l.Drain != time.Minute {
 		t.Errorf("the limits are %+v", l)
 	}
-	wait := map[config.Class]time.Duration{1: 30 * time.Second, 2: 2 * time.Minute, 3: 4 * time.Minute}
-	if !maps.Equal(conf.Wait, wait) {
+	wait := [4]time.Duration{config.Critical: 30 * time.Second, config.Standard: 2 * time.Minute, config.Background: 4 * time.Minute}
+	for class, want := range wait {
+		if got := conf.Wait[config.Class(class)]; got != want {
+			t.Errorf("class %d waits for %v, want %v", class, got, want)
+		}
+	}
+	if len(conf.Wait) != 3 {
 		t.Errorf("the waits are %v", conf.Wait)
 	}
 	if seats := conf.Identity.Seats; seats.By != "session" || seats.Count != 64 {
