@@ -206,17 +206,22 @@ func (s *hostState) pick(waits bool) int {
 	if waits {
 		first = 1
 	}
-	best, most := first, s.most.Load()
+	most := s.most.Load()
 	for i := first; i < len(s.calls); i++ {
-		if n := s.calls[i].Load(); n < most {
-			best = i
-			break
-		} else if n < s.calls[best].Load() {
-			best = i
+		for n := s.calls[i].Load(); n < most; n = s.calls[i].Load() {
+			if s.calls[i].CompareAndSwap(n, n+1) {
+				return i
+			}
 		}
 	}
-	s.calls[best].Add(1)
-	return best
+	fewest := first
+	for i := first + 1; i < len(s.calls); i++ {
+		if s.calls[i].Load() < s.calls[fewest].Load() {
+			fewest = i
+		}
+	}
+	s.calls[fewest].Add(1)
+	return fewest
 }
 
 // callBody is the body of a call, which counts as in progress until the body is closed.

@@ -130,6 +130,30 @@ func TestPool_CallsTakeFurtherConnections(t *testing.T) {
 	}
 }
 
+// TestPick_FillsNoConnectionBeyondItsRoom: many calls start at once, and there is room for exactly as many.
+func TestPick_FillsNoConnectionBeyondItsRoom(t *testing.T) {
+	const most = 10
+	for range 200 {
+		s := &hostState{}
+		s.most.Store(most)
+		begin := make(chan struct{})
+		var calls sync.WaitGroup
+		for range (nodeConns - 1) * most {
+			calls.Go(func() {
+				<-begin
+				s.pick(true)
+			})
+		}
+		close(begin)
+		calls.Wait()
+		for i := range s.calls {
+			if got := s.calls[i].Load(); got > most {
+				t.Fatalf("connection %d has %d calls, and room for %d", i, got, most)
+			}
+		}
+	}
+}
+
 // TestPool_AsksAgainWhatAConnectionCarries: a host may get another balancer. An answer that ends its connection shows nothing.
 func TestPool_AsksAgainWhatAConnectionCarries(t *testing.T) {
 	for name, c := range map[string]struct {
