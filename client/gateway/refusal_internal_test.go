@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"maps"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -48,12 +49,14 @@ func TestQuotaRefusal_IsWrittenAsTheProviderWrites(t *testing.T) {
 		{
 			dialect.OpenAI, "team/red/cost", "cost", client.ReasonExhausted, late, true,
 			`{"error":{"code":"insufficient_quota","message":"team/red/cost is EXHAUSTED until 2000-01-01 08:37 UTC (quotad, holder ` +
-				`data@node-7).","param":null,"type":"insufficient_quota"}}`, map[string]string{"X-Should-Retry": "false"},
+				`data@node-7).","param":null,"type":"insufficient_quota"}}`,
+			map[string]string{"X-Should-Retry": "false"},
 		},
 		{
 			dialect.Anthropic, "anthropic/opus-4/output-tokens", "output-tokens", client.ReasonExhausted, soon, false,
 			`{"error":{"message":"anthropic/opus-4/output-tokens is EXHAUSTED (quotad, holder data@node-7).","type":"rate_limit_error"},` +
-				`"request_id":"qgw_1","type":"error"}`, map[string]string{"Request-Id": "qgw_1"},
+				`"request_id":"qgw_1","type":"error"}`,
+			map[string]string{"Request-Id": "qgw_1"},
 		},
 		{
 			dialect.Anthropic, "team/red/cost", "cost", client.ReasonExhausted, late, true,
@@ -62,7 +65,8 @@ func TestQuotaRefusal_IsWrittenAsTheProviderWrites(t *testing.T) {
 		},
 		{
 			dialect.GitHub, "github/core", "core", client.ReasonZone, soon, false,
-			`{` + docs + `","message":"API rate limit exceeded (quotad: github/core ZONE, holder data@node-7)."}`, map[string]string{
+			`{` + docs + `","message":"API rate limit exceeded (quotad: github/core ZONE, holder data@node-7)."}`,
+			map[string]string{
 				"X-Ratelimit-Limit": "5000", "X-Ratelimit-Used": "5000", "X-Ratelimit-Remaining": "0", "X-Ratelimit-Resource": "core",
 				"X-Ratelimit-Reset": "946684812",
 			},
@@ -82,7 +86,8 @@ func TestQuotaRefusal_IsWrittenAsTheProviderWrites(t *testing.T) {
 			dialect.Gemini, "gemini/pro/requests-per-day", "requests-per-day", client.ReasonExhausted, late, true,
 			`{"error":{"code":429,` + failure + `QuotadPerDay","quotaMetric":"quotad/requests-per-day"}]},` + info + `31020s"}],` +
 				`"message":"gemini/pro/requests-per-day is EXHAUSTED (quotad, holder data@node-7). Please retry in 31020s.",` +
-				`"status":"RESOURCE_EXHAUSTED"}}`, map[string]string{"X-Should-Retry": "false"},
+				`"status":"RESOURCE_EXHAUSTED"}}`,
+			map[string]string{"X-Should-Retry": "false"},
 		},
 		{
 			dialect.Bedrock, "bedrock/m/tokens", "tokens", client.ReasonExhausted, soon, false,
@@ -114,9 +119,7 @@ func TestQuotaRefusal_IsWrittenAsTheProviderWrites(t *testing.T) {
 			if c.after == late {
 				want["Retry-After"], want["Retry-After-Ms"] = "31020", "31020000"
 			}
-			for name, value := range c.header {
-				want[name] = value
-			}
+			maps.Copy(want, c.header)
 			for name, value := range want {
 				if said := got.Header.Get(name); said != value {
 					t.Errorf("%s %s: %s is %q, want %q", c.dialect, c.part, name, said, value)

@@ -104,11 +104,16 @@ func TestSettle_CountsAsTheProviderDoes(t *testing.T) {
 		"converse": {"bedrock", "/model/m/converse", "", `{"messages":[]}`, "m", speak(200, converse), map[string]int64{
 			"tokens": 30 + 5 + 9, "cost": 131,
 		}},
-		"converse of Claude 4": {"bedrock", "/model/" + claude + "/converse", "", `{"messages":[]}`, "claude-opus-4-1", speak(200, converse),
-			map[string]int64{"tokens": 30 + 5 + 5*9, "cost": 131}},
+		"converse of Claude 4": {
+			"bedrock", "/model/" + claude + "/converse", "", `{"messages":[]}`, "claude-opus-4-1", speak(200, converse),
+			map[string]int64{"tokens": 30 + 5 + 5*9, "cost": 131},
+		},
 		"invoke": {"bedrock", "/model/m/invoke", "", `{"prompt":"x"}`, "m", counted(13, 178), map[string]int64{"tokens": 191, "cost": 1793}},
-		"invoke stream of Claude 4": {"bedrock", "/model/" + claude + "/invoke-with-response-stream", "", `{"messages":[]}`, "claude-opus-4-1",
-			frames(frame("chunk", `{"bytes":"`+chunk+`"}`)), map[string]int64{"tokens": 4397 + 5*178, "cost": 12702}},
+		"invoke stream of Claude 4": {
+			"bedrock", "/model/" + claude + "/invoke-with-response-stream", "", `{"messages":[]}`, "claude-opus-4-1",
+			frames(frame("chunk", `{"bytes":"`+chunk+`"}`)),
+			map[string]int64{"tokens": 4397 + 5*178, "cost": 12702},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := c.dialect + "/" + c.model + "/"
@@ -148,8 +153,14 @@ func TestSettle_RefusedCallsUsedNoTokens(t *testing.T) {
 		status       int
 		actual, most int64
 	}{
-		{400, 0, estimated}, {401, 0, estimated}, {403, 0, estimated}, {404, 0, estimated}, {429, 0, estimated},
-		{500, estimated, estimated}, {503, estimated, estimated}, {529, estimated, estimated},
+		{400, 0, estimated},
+		{401, 0, estimated},
+		{403, 0, estimated},
+		{404, 0, estimated},
+		{429, 0, estimated},
+		{500, estimated, estimated},
+		{503, estimated, estimated},
+		{529, estimated, estimated},
 	} {
 		t.Run(strconv.Itoa(c.status), func(t *testing.T) {
 			quotas := []*quotav1.Quota{
