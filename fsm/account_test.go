@@ -366,9 +366,9 @@ func TestReports_AreCountedByTheMinute(t *testing.T) {
 // TestReports_EndOfAnAttempt: without a report left an attempt still ends, and its report is left out.
 func TestReports_EndOfAnAttempt(t *testing.T) {
 	w := sharedWorld(t)
-	w.quotas(rateOf("told", 10, minute))
+	w.quotas(rateOf("reported", 10, minute))
 	begin := begins("job", "h", 0)
-	begin.GetBeginTask().Quotas = []string{"told"}
+	begin.GetBeginTask().Quotas = []string{"reported"}
 	fence := w.do(chargedTo("token:a", begin)).GetTaskBegun().GetFence()
 	takes(t, w, accounts.Reports, "token:a")
 	end := ends("job", fence, logpb.TaskOutcome_TASK_OUTCOME_SATURATED)
@@ -378,7 +378,7 @@ func TestReports_EndOfAnAttempt(t *testing.T) {
 			t.Fatalf("%v", r)
 		}
 	}
-	if r := w.do(chargedTo("token:a", asks("h", 0, itemOf("told", 1)))); r.GetGranted() == nil {
+	if r := w.do(chargedTo("token:a", asks("h", 0, itemOf("reported", 1)))); r.GetGranted() == nil {
 		t.Errorf("the quota received the report: %v", r)
 	}
 }

@@ -26,7 +26,7 @@ func TestRetryAt_IsLatestOfAllQuotas(t *testing.T) {
 	r := w.refused(x, logpb.Reason_REASON_COOLDOWN)
 	w.now = r.RetryAtNs
 	if again := w.do(reserve(x)); again.GetGranted() == nil {
-		t.Fatalf("told %v, then %v", time.Duration(r.RetryAtNs), time.Duration(again.GetRefusal().RetryAtNs))
+		t.Fatalf("refused until %v, then until %v", time.Duration(r.RetryAtNs), time.Duration(again.GetRefusal().RetryAtNs))
 	}
 }
 
@@ -45,7 +45,7 @@ func TestRetryAt_OfCappedWindowIsItsEnd(t *testing.T) {
 	w.now = r.RetryAtNs
 	again := w.do(reserve(ask("me", itemOf("q", 50))))
 	if again.GetGranted() == nil {
-		t.Fatalf("told to come back at %v; then: %v (again at %v)", time.Duration(r.RetryAtNs), again.GetRefusal().GetReason(),
+		t.Fatalf("refused until %v; then: %v (again at %v)", time.Duration(r.RetryAtNs), again.GetRefusal().GetReason(),
 			time.Duration(again.GetRefusal().GetRetryAtNs()))
 	}
 }
@@ -68,7 +68,7 @@ func TestRetryAt_WithDisputedResetIsExact(t *testing.T) {
 	w.now = r.RetryAtNs
 	again := w.do(reserve(ask("me", itemOf("q", 1))))
 	if again.GetGranted() == nil {
-		t.Fatalf("told %v, then told %v", time.Duration(r.RetryAtNs), time.Duration(again.GetRefusal().GetRetryAtNs()))
+		t.Fatalf("refused until %v, then until %v", time.Duration(r.RetryAtNs), time.Duration(again.GetRefusal().GetRetryAtNs()))
 	}
 }
 

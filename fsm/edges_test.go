@@ -299,7 +299,7 @@ func TestRevoke_KeepsSlotUntilDeadline(t *testing.T) {
 	w.do(&logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: g.Lease}}})
 	w.sleep(61 * second)
 	if w.do(reserve(a)).GetGranted() != nil {
-		t.Fatalf("granted again at %v; its holder was last told that it may use the slot until %v", time.Duration(w.now),
+		t.Fatalf("granted again at %v; its holder last heard that it may use the slot until %v", time.Duration(w.now),
 			time.Duration(g.DeadlineNs))
 	}
 }

@@ -58,7 +58,7 @@ func TestPressure_IsReportedOncePerEntry(t *testing.T) {
 		reported[event.Holder] = event.Step
 	}
 	if len(reported) != 5 || reported["triage"] != "implementation" || reported["deployment"] != "implementation" {
-		t.Errorf("told: %v, want all steps, of the limit of implementation", reported)
+		t.Errorf("reported: %v, want all steps, of the limit of implementation", reported)
 	}
 }
 

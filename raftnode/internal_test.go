@@ -457,7 +457,7 @@ func TestProbes_ReadersOfOlderTermFail(t *testing.T) {
 	newer := make(chan error, 1)
 	go func() { newer <- p.join(t.Context(), n, 7) }()
 	if _, ok := errors.AsType[*NotAcceptedError](<-older); !ok {
-		t.Error("the reader of the older term was not told")
+		t.Error("the reader of the older term received no error")
 	}
 	p.mu.Lock()
 	close(p.next.done)

@@ -47,7 +47,7 @@ func TestRefuseQueued_ReleasesItsPlace(t *testing.T) {
 		}
 	}
 	if used, callers := b.refusals.InUse(); used != 0 || callers != 0 {
-		t.Errorf("%d refusals of %d callers are still being told", used, callers)
+		t.Errorf("%d refusals of %d callers are still being sent", used, callers)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/quotad/quotad/client/gateway"
 	"github.com/quotad/quotad/client/gateway/config"
 )
@@ -34,8 +36,9 @@ func (f *fixture) sample(tb testing.TB, name string) (value float64, ok bool) {
 func TestMetrics_OverheadLeavesOutQueueAndProvider(t *testing.T) {
 	t.Parallel()        // mostly waiting
 	const outside = 1.0 // seconds: each call below takes longer than that
-	c := startCluster(t, rate("openai/slow/requests", 100), ratePer("openai/queued/requests", 1, 2*time.Second),
-		rate("openai/limited/requests", 100))
+	queued := ratePer("openai/queued/requests", 1, 2*time.Second)
+	queued.SpendBy = durationpb.New(2 * time.Second) // a busy machine delays grants
+	c := startCluster(t, rate("openai/slow/requests", 100), queued, rate("openai/limited/requests", 100))
 	var limits atomic.Int64
 	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {

@@ -499,7 +499,7 @@ func TestSecrets_FindsTokenInLog(t *testing.T) {
 	}
 	write("logs/n1.log", "who is qtd_canary_3Qm5ZqJ9yWn0Yw8b2u7d?")
 	if got := judge(); got != Fail {
-		t.Errorf("told: %s", got)
+		t.Errorf("logged: %s", got)
 	}
 }
 

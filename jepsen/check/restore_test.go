@@ -129,7 +129,7 @@ func TestRestore_CutsHistory(t *testing.T) {
 		caught string
 		spoil  func(s *Simulated)
 	}{
-		"a restore that nobody told of":  {"replay", func(s *Simulated) { s.Restores = nil }},
+		"a restore without a record":     {"replay", func(s *Simulated) { s.Restores = nil }},
 		"an older backup than was named": {"replay", func(s *Simulated) { s.Restores[0].Backup = 2 }},
 		"a newer backup than was named":  {"replay", func(s *Simulated) { s.Restores[0].Backup = 4 }},
 		"an epoch that is not raised":    {"replay", func(s *Simulated) { s.Restores[0].Epoch = 7 }},
@@ -161,7 +161,7 @@ func TestRestore_AfterClockReset(t *testing.T) {
 		caught string
 		spoil  func(s *Simulated)
 	}{
-		"a restore that nobody told of":   {"replay", func(s *Simulated) { s.Restores = nil }},
+		"a restore without a record":      {"replay", func(s *Simulated) { s.Restores = nil }},
 		"a backup of after the reset":     {"replay", func(s *Simulated) { s.Restores[0].Backup = 5 }},
 		"a restore from before the reset": {"replay", func(s *Simulated) { s.Restores[0].Index = 5 }},
 	} {

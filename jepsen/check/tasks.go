@@ -175,18 +175,18 @@ func (t *seenTask) begin(at span, sent int64, answer *quotav1.BeginTaskResponse)
 	if answer.GetDone() || answer.GetRefusal().GetReason() == quotav1.Reason_REASON_TASK_SHELVED {
 		t.closed = append(t.closed, seenCount{span: at})
 	}
-	replied := answer.GetAttempt()
-	if replied == nil {
+	attempt := answer.GetAttempt()
+	if attempt == nil {
 		return
 	}
-	t.count(at, replied.Failures, replied.MaxFailures)
-	a := t.attempts[replied.Fence]
+	t.count(at, attempt.Failures, attempt.MaxFailures)
+	a := t.attempts[attempt.Fence]
 	if a == nil {
-		a = &seenAttempt{fence: replied.Fence, begun: at, ended: math.MaxInt64}
-		t.attempts[replied.Fence] = a
+		a = &seenAttempt{fence: attempt.Fence, begun: at, ended: math.MaxInt64}
+		t.attempts[attempt.Fence] = a
 	}
 	a.begun.to = min(a.begun.to, at.to)
-	a.alive = max(a.alive, sent+drifted(replied.ExpiresIn.AsDuration()))
+	a.alive = max(a.alive, sent+drifted(attempt.ExpiresIn.AsDuration()))
 }
 
 // drifted is the shortest time that a duration of the cluster's clock takes by other clocks.

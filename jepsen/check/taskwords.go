@@ -59,7 +59,7 @@ func apiAskedOfTask(request any) string {
 	return fmt.Sprintf("%T", request)
 }
 
-func logAnswerOfTask(result *logpb.Result, now int64) (replied string, left time.Duration) {
+func logAnswerOfTask(result *logpb.Result, now int64) (text string, left time.Duration) {
 	if e := result.GetTaskEnded(); e != nil {
 		return fmt.Sprintf("%v, %d of %d failures", quotav1.TaskPhase(e.Phase), e.Failures, e.MaxFailures), until(e.NextNs, now)
 	}
@@ -70,7 +70,7 @@ func logAnswerOfTask(result *logpb.Result, now int64) (replied string, left time
 	return fmt.Sprintf("attempt %d/%d, %d of %d failures", b.Attempt, b.Fence, b.Failures, b.MaxFailures), until(b.DeadlineNs, now)
 }
 
-func apiAnswerOfTask(response any) (replied string, left time.Duration, meta *quotav1.Meta) {
+func apiAnswerOfTask(response any) (text string, left time.Duration, meta *quotav1.Meta) {
 	switch r := response.(type) {
 	case *quotav1.EndTaskResponse:
 		return fmt.Sprintf("%v, %d of %d failures", r.Phase, r.Failures, r.MaxFailures), r.RetryAfter.AsDuration(), r.Meta

@@ -75,10 +75,10 @@ type follower struct {
 	indices  []uint64
 	name     string
 	from     uint64
-	// at is the index of the last message; up to it all events were sent, unless told is above 0. 0: nothing was sent yet.
+	// at is the index of the last message; up to it all events were sent, unless sent is above 0. 0: nothing was sent yet.
 	at uint64
-	// replied is the number of events of index at that were sent, if more follow.
-	replied int
+	// sent is the number of events of index at that were sent, if more follow.
+	sent int
 }
 
 // next checks a message.
@@ -87,11 +87,11 @@ func (f *follower) next(message *quotav1.WatchResponse) {
 	want := f.rep.happened[index]
 	f.v.Checked++
 	switch {
-	case f.replied > 0 && (index != f.at || len(got) == 0):
+	case f.sent > 0 && (index != f.at || len(got) == 0):
 		f.v.violate("%s: index %d comes before the rest of index %d", f.name, index, f.at)
 		return
-	case f.replied > 0:
-		want = want[min(f.replied, len(want)):]
+	case f.sent > 0:
+		want = want[min(f.sent, len(want)):]
 	case f.at != 0 && (index < f.at || index == f.at && len(got) > 0):
 		f.v.violate("%s: index %d comes after %d", f.name, index, f.at)
 		return
@@ -106,10 +106,10 @@ func (f *follower) next(message *quotav1.WatchResponse) {
 		if len(got) == 0 || len(got) >= len(want) {
 			f.v.violate("%s: index %d: more is promised after %d events, of %d that were left", f.name, index, len(got), len(want))
 		}
-		f.replied += len(got)
+		f.sent += len(got)
 		want = want[:min(len(got), len(want))]
 	} else {
-		f.replied = 0
+		f.sent = 0
 	}
 	if why := differentEvents(want, got); why != "" && (len(got) > 0 || !first) {
 		f.v.violate("%s: index %d: %s", f.name, index, why)

@@ -156,7 +156,7 @@ func apiAsked(request any) string {
 func until(moment, now int64) time.Duration { return time.Duration(max(moment-now, 0)) }
 
 // logAnswer is the text of a result in the log, with the time left of it at a cluster time; 0 for results without one.
-func logAnswer(result *logpb.Result, now int64) (replied string, left time.Duration) {
+func logAnswer(result *logpb.Result, now int64) (text string, left time.Duration) {
 	switch k := result.Kind.(type) {
 	case *logpb.Result_Failure:
 		return "error " + quotav1.Reason(k.Failure.Reason).String(), 0
@@ -167,11 +167,11 @@ func logAnswer(result *logpb.Result, now int64) (replied string, left time.Durat
 		return fmt.Sprintf("waits as %d", k.Waiting.Ticket), until(k.Waiting.UntilNs, now)
 	case *logpb.Result_Granted:
 		g := k.Granted
-		replied := fmt.Sprintf("granted %d/%d %s in class %d", g.Lease, g.Fence, logGranted(g.Items), g.Class)
+		text := fmt.Sprintf("granted %d/%d %s in class %d", g.Lease, g.Fence, logGranted(g.Items), g.Class)
 		if g.Consumed != nil {
-			replied += fmt.Sprintf(", consumed as %d %s", g.Consumed.Op, logGranted(g.Consumed.Items))
+			text += fmt.Sprintf(", consumed as %d %s", g.Consumed.Op, logGranted(g.Consumed.Items))
 		}
-		return replied, until(g.DeadlineNs, now)
+		return text, until(g.DeadlineNs, now)
 	case *logpb.Result_Consumed:
 		return fmt.Sprintf("consumed as %d %s", k.Consumed.Op, logGranted(k.Consumed.Items)), 0
 	case *logpb.Result_Settled:
@@ -199,7 +199,7 @@ func logAnswer(result *logpb.Result, now int64) (replied string, left time.Durat
 }
 
 // apiAnswer is the text of an answer, with its remaining time and its Meta.
-func apiAnswer(response any) (replied string, left time.Duration, meta *quotav1.Meta) {
+func apiAnswer(response any) (text string, left time.Duration, meta *quotav1.Meta) {
 	switch r := response.(type) {
 	case *quotav1.OpenSessionResponse:
 		return fmt.Sprintf("session %d", r.Session), 0, r.Meta
@@ -243,12 +243,12 @@ func apiReserved(r *quotav1.ReserveResponse) string {
 		return fmt.Sprintf("waits as %d", waiting.Ticket)
 	}
 	lease := r.GetLease()
-	replied := fmt.Sprintf("granted %d/%d %s in class %d", lease.GetId(), lease.GetFence(), apiGranted(lease.GetItems()),
+	text := fmt.Sprintf("granted %d/%d %s in class %d", lease.GetId(), lease.GetFence(), apiGranted(lease.GetItems()),
 		int(lease.GetClass())-1)
 	if op := lease.GetOperation(); op != nil {
-		replied += fmt.Sprintf(", consumed as %d %s", op.Op, apiGranted(op.Items))
+		text += fmt.Sprintf(", consumed as %d %s", op.Op, apiGranted(op.Items))
 	}
-	return replied
+	return text
 }
 
 // reservedLeft is the remaining time of a lease or a wait.

@@ -73,7 +73,7 @@ type charge struct {
 	// end is the end of its exposure, latest the latest possible end (a lease may end late); never: unknown yet.
 	end, latest int64
 	began       int64 // when it was consumed (cluster time)
-	// before and beforeLeast bound the sum that counted when it was consumed; told: a report of it may tell something about a rate.
+	// before and beforeLeast bound the sum that counted when it was consumed; answered: a report of it may say something about a rate.
 	before, beforeLeast int64
 	answered            bool
 	// total is the rate's whole consumption up to then; counted: since levelOvertaken.
@@ -342,7 +342,7 @@ func (j *Judge) define(definitions []*logpb.Quota) {
 	}
 	pooled := slices.ContainsFunc(definitions, func(definition *logpb.Quota) bool { return definition.GetPool() != nil })
 	if moved || pooled {
-		j.relane()
+		j.regroup()
 	}
 }
 

@@ -158,13 +158,13 @@ type Judge struct {
 	due     dues
 	waitDue dues
 
-	waiting  map[uint64]*waiter
-	lanes    map[string]*lane
-	lanesOf  map[*quota][]*lane
-	rules    []*logpb.HolderRule
-	sessions map[uint64]*session
-	keys     map[string]*answer
-	limits   limits
+	waiting    map[uint64]*waiter
+	waitSets   map[string]*waitSet
+	waitSetsOf map[*quota][]*waitSet
+	rules      []*logpb.HolderRule
+	sessions   map[uint64]*session
+	keys       map[string]*answer
+	limits     limits
 
 	tasks      map[string]*task
 	taskNamed  map[uint64]*task
@@ -242,7 +242,7 @@ type definedBy struct {
 func New() *Judge {
 	return &Judge{
 		quotas: map[string]*quota{}, leases: map[uint64]*lease{}, ended: map[uint64]*lease{},
-		waiting: map[uint64]*waiter{}, lanes: map[string]*lane{}, lanesOf: map[*quota][]*lane{},
+		waiting: map[uint64]*waiter{}, waitSets: map[string]*waitSet{}, waitSetsOf: map[*quota][]*waitSet{},
 		sessions: map[uint64]*session{}, keys: map[string]*answer{}, limits: defaultLimits(), seed: maphash.MakeSeed(),
 		tasks: map[string]*task{}, taskNamed: map[uint64]*task{}, overridden: map[*quota]bool{}, workflows: map[string]*workflow{},
 	}

@@ -154,8 +154,8 @@ func TestPolicyStory_EachLieIsFound(t *testing.T) {
 		"an override ends too early": {
 			"unexplained", 10, 11, func(e *logpb.Entry, _ *fsm.Applied) { e.Commands[0].GetSetOverride().ForNs = 10 * sec },
 		},
-		"the end of an override is not told": {"override", 11, 11, without(effect.EventOverride)},
-		"another limit is put in its place":  {"override", 10, 10, func(_ *logpb.Entry, a *fsm.Applied) { a.Events[0].Amount = 60 }},
+		"an override ends without an event": {"override", 11, 11, without(effect.EventOverride)},
+		"another limit is put in its place": {"override", 10, 10, func(_ *logpb.Entry, a *fsm.Applied) { a.Events[0].Amount = 60 }},
 		"a failure is not counted": {
 			"task-budget", 13, 13, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Failures = 0 },
 		},

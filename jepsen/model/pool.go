@@ -151,7 +151,7 @@ func (j *Judge) passesInPool(granted *logpb.Granted) {
 		}
 		usable = q.rule.usable
 	}
-	for _, l := range j.lanesOf[pool] {
+	for _, l := range j.waitSetsOf[pool] {
 		if len(l.quotas) != 1+len(j.members(pool.name)) {
 			continue // it waits for something else too
 		}

@@ -20,13 +20,13 @@ type waiter struct {
 	until   int64
 	session uint64
 	answer  *answer
-	lane    *lane
+	waitSet *waitSet
 	// isStep says that a workflow may hold it back.
 	isStep bool
 }
 
-// lane is a wait set: all waiters that need the same quotas, ancestors included.
-type lane struct {
+// waitSet is all waiters that need the same quotas, ancestors included.
+type waitSet struct {
 	key     string
 	quotas  []*quota
 	byClass [3]int
@@ -107,15 +107,15 @@ func (j *Judge) line(w *waiter) {
 		key = binary.BigEndian.AppendUint64(key, uint64(q.number))
 		q.waiting++
 	}
-	l := j.lanes[string(key)]
+	l := j.waitSets[string(key)]
 	if l == nil {
-		l = &lane{key: string(key), quotas: quotas, lines: map[line][]uint64{}}
-		j.lanes[l.key] = l
+		l = &waitSet{key: string(key), quotas: quotas, lines: map[line][]uint64{}}
+		j.waitSets[l.key] = l
 		for _, q := range quotas {
-			j.lanesOf[q] = append(j.lanesOf[q], l)
+			j.waitSetsOf[q] = append(j.waitSetsOf[q], l)
 		}
 	}
-	w.lane = l
+	w.waitSet = l
 	l.length++
 	if w.isStep = j.isStep(w.ask.Holder); !w.isStep {
 		l.byClass[w.class]++
@@ -127,7 +127,7 @@ func (j *Judge) line(w *waiter) {
 // leave removes a waiter.
 func (j *Judge) leave(w *waiter) {
 	delete(j.waiting, w.ticket)
-	l := w.lane
+	l := w.waitSet
 	l.length--
 	if !w.isStep {
 		l.byClass[w.class]--
@@ -142,17 +142,17 @@ func (j *Judge) leave(w *waiter) {
 	if l.length > 0 {
 		return
 	}
-	delete(j.lanes, l.key)
+	delete(j.waitSets, l.key)
 	for _, q := range l.quotas {
-		j.lanesOf[q] = slices.DeleteFunc(j.lanesOf[q], func(other *lane) bool { return other == l })
-		if len(j.lanesOf[q]) == 0 {
-			delete(j.lanesOf, q)
+		j.waitSetsOf[q] = slices.DeleteFunc(j.waitSetsOf[q], func(other *waitSet) bool { return other == l })
+		if len(j.waitSetsOf[q]) == 0 {
+			delete(j.waitSetsOf, q)
 		}
 	}
 }
 
 // firstOf returns the first ticket of a line; 0: none.
-func (j *Judge) firstOf(l *lane, at line) uint64 {
+func (j *Judge) firstOf(l *waitSet, at line) uint64 {
 	tickets := l.lines[at]
 	for len(tickets) > 0 && j.waiting[tickets[0]] == nil {
 		tickets = tickets[1:]
@@ -164,10 +164,10 @@ func (j *Judge) firstOf(l *lane, at line) uint64 {
 	return tickets[0]
 }
 
-// relane puts all waiters into wait sets again: their needs have changed.
-func (j *Judge) relane() {
-	clear(j.lanes)
-	clear(j.lanesOf)
+// regroup puts all waiters into wait sets again: their needs have changed.
+func (j *Judge) regroup() {
+	clear(j.waitSets)
+	clear(j.waitSetsOf)
 	for _, q := range j.quotas {
 		q.waiting = 0
 	}
@@ -193,7 +193,7 @@ func (j *Judge) order(holder string, needs []need, granted *logpb.Granted) {
 		needed[n.quota] = true
 	}
 	for _, n := range needs {
-		for _, l := range j.lanesOf[n.quota] {
+		for _, l := range j.waitSetsOf[n.quota] {
 			if l.quotas[0] != n.quota || slices.ContainsFunc(l.quotas,
 				func(q *quota) bool { return !needed[q] || q.definition.GetPolicy() != nil || j.overridden[q] }) {
 				continue // met at another quota, or may lack something else, or overtaken for a policy or an override
@@ -237,7 +237,7 @@ func (j *Judge) grantToWaiter(event *effect.Event) {
 // mayBeSaved says whether a waiter may have been first in line for so long that quotas are reserved for it, before all others.
 func (j *Judge) mayBeSaved(w *waiter) bool {
 	waited := j.clock.Now - (w.until - w.ask.WaitNs)
-	return w.class > 0 && slices.ContainsFunc(w.lane.quotas, func(q *quota) bool { return q.ageing > 0 && waited >= q.ageing })
+	return w.class > 0 && slices.ContainsFunc(w.waitSet.quotas, func(q *quota) bool { return q.ageing > 0 && waited >= q.ageing })
 }
 
 // final keeps how a wait ended: repeated requests get this answer from now on.

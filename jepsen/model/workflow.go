@@ -103,7 +103,7 @@ func (j *Judge) replaceWorkflows(definitions []*logpb.Workflow) {
 			j.entry.dropped[name] = true
 		}
 	}
-	j.relane()
+	j.regroup()
 }
 
 func (j *Judge) deleteWorkflow(name string) {
@@ -112,7 +112,7 @@ func (j *Judge) deleteWorkflow(name string) {
 	}
 	delete(j.workflows, name)
 	j.entry.dropped[name] = true
-	j.relane()
+	j.regroup()
 }
 
 // isStep says whether a holder is a step of a workflow.

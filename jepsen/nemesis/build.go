@@ -205,7 +205,7 @@ func (e *Env) unfitNewcomer(ctx context.Context) (seen string, err error) {
 	})
 	switch {
 	case err != nil:
-		return "", brokenError(fmt.Sprintf("an unfit build is not told that it does not fit: %v; it said: %s", err, visitor.Said()))
+		return "", brokenError(fmt.Sprintf("an unfit build does not learn that it does not fit: %v; it said: %s", err, visitor.Said()))
 	case refusal == nil:
 		return "", brokenError("an unfit build was taken in as a member; it said: " + visitor.Said())
 	}

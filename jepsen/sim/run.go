@@ -380,7 +380,7 @@ func (w *world) settle(o *operator) {
 	// A slow watcher can be minutes behind, which says nothing about the nodes.
 	w.settling.Store(true)
 	if eventually(30*time.Second, func() bool { return w.allWatched(w.result.Final[0].Index) }) != nil {
-		w.stuck("a watcher was not told of everything within 30 s")
+		w.stuck("a watcher did not receive everything within 30 s")
 	}
 }
 
