@@ -77,10 +77,11 @@ func (d *Disk) mount() error {
 	data := &fs.LoopbackRoot{Path: d.backing, Dev: st.Dev}
 	root := &node{LoopbackNode: fs.LoopbackNode{RootData: data}, disk: d}
 	data.RootNode = root
-	// Attributes and names are not cached: after a power cut the kernel must not remember any.
-	never := time.Duration(0)
+	// Names are not cached: after a power cut the kernel must not remember any. Without cached attributes it would ask for them at each
+	// read, and a node reads its log in thousands of small ones; they expire before a node starts again.
+	never, soon := time.Duration(0), 100*time.Millisecond
 	server, err := fs.Mount(d.mountpoint, root, &fs.Options{
-		AttrTimeout: &never, EntryTimeout: &never,
+		AttrTimeout: &soon, EntryTimeout: &never,
 		MountOptions: fuse.MountOptions{DirectMountStrict: true, FsName: "quotad-jepsen", Name: "jepsen", MaxWrite: 1 << 17, DisableXAttrs: true},
 	})
 	if err != nil {
