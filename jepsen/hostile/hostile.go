@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -66,9 +67,9 @@ type Caller struct {
 	// atOps says that Address is the port for operators; ops is the caller there.
 	atOps bool
 	ops   *Caller
-	// Only restricts the attack to one part: fill (the shared state budgets), wait, watch, health, read, bomb, silent, slow or raft; empty:
-	// all of them.
-	Only string
+	// Only restricts the attack to some parts of fill (the shared state budgets), wait, watch, health, read, bomb, silent, slow and raft;
+	// empty: all of them.
+	Only []string
 
 	// api sends the token, anonymous does not.
 	api, anonymous *http.Client
@@ -104,7 +105,7 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 	a.api = a.client(short)
 	var working, filled sync.WaitGroup
 	begin := func(name string, workers int, work func(context.Context, int)) {
-		if a.Only != "" && a.Only != name || !a.served(name) {
+		if len(a.Only) > 0 && !slices.Contains(a.Only, name) || !a.served(name) {
 			return
 		}
 		for range workers {
@@ -131,7 +132,7 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 			}
 		})
 	}
-	if a.Only == "" && !a.atOps {
+	if len(a.Only) == 0 && !a.atOps {
 		await(ctx, &filled, Filling)
 	}
 	begin("wait", 1, a.wait)
@@ -162,14 +163,15 @@ func (a *Caller) client(transport *http.Transport) *http.Client {
 	return &http.Client{Transport: &canary.Carry{Secret: a.Token, Next: transport}}
 }
 
-// onOne makes many concurrent calls on one connection. A first call, which opens a session, makes the connection: otherwise each of the
-// many would make its own, and under TLS the attack would consist of handshakes. A node accepts fewer than 250 streams on a connection.
+// onOne makes many concurrent calls on one connection. A first request, which costs the node little, makes the connection: otherwise each
+// of the many would make its own, and under TLS the attack would consist of handshakes. A node accepts fewer than 250 streams on a
+// connection.
 func (a *Caller) onOne(ctx context.Context, calls int, do func(quota quotav1connect.QuotaServiceClient, number int)) {
 	transport := a.transport()
 	defer transport.CloseIdleConnections()
-	quota := quotav1connect.NewQuotaServiceClient(a.client(transport), a.url())
-	_, err := quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: history.Unrecorded + a.Name})
-	a.reported(err)
+	client := a.client(transport)
+	quota := quotav1connect.NewQuotaServiceClient(client, a.url())
+	a.reported(get(ctx, client, a.url()+"/livez"))
 	var working sync.WaitGroup
 	for number := range calls {
 		working.Go(func() { do(quota, number) })
@@ -262,18 +264,24 @@ func (a *Caller) wait(ctx context.Context, n int) {
 // perConnection is the number of concurrent calls on one connection.
 const perConnection = 200
 
-// watch holds streams open, and repeats refused ones.
+// watch holds streams open, and repeats refused ones. someStreams read all events, the others those of a quota that nobody uses: to read
+// all events on thousands of streams would take the attack's own processors.
 func (a *Caller) watch(ctx context.Context, _ int) {
 	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Streams))
 	defer cancel()
 	var connections sync.WaitGroup
 	var open atomic.Int64
-	for left := several(a.Streams, someStreams); left > 0; left -= perConnection {
+	streams := several(a.Streams, someStreams)
+	for first := 0; first < streams; first += perConnection {
 		connections.Go(func() {
-			a.onOne(ctx, min(left, perConnection), func(quota quotav1connect.QuotaServiceClient, _ int) {
+			a.onOne(ctx, min(streams-first, perConnection), func(quota quotav1connect.QuotaServiceClient, number int) {
+				request := &quotav1.WatchRequest{}
+				if first+number >= someStreams {
+					request.QuotaPrefix = quotaName + "/unused"
+				}
 				for ctx.Err() == nil {
 					raise(&a.mostStreams, open.Add(1))
-					a.reported(watchOnce(ctx, quota))
+					a.reported(watchOnce(ctx, quota, request))
 					open.Add(-1)
 					pause(ctx, held)
 				}
@@ -284,8 +292,8 @@ func (a *Caller) watch(ctx context.Context, _ int) {
 }
 
 // watchOnce reads a stream until it ends. Only the end shows a refusal.
-func watchOnce(ctx context.Context, quota quotav1connect.QuotaServiceClient) error {
-	stream, err := quota.Watch(ctx, &quotav1.WatchRequest{})
+func watchOnce(ctx context.Context, quota quotav1connect.QuotaServiceClient, request *quotav1.WatchRequest) error {
+	stream, err := quota.Watch(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -530,6 +538,20 @@ func (a *Caller) raft(ctx context.Context, _ int) {
 	for _, conn := range conns {
 		_ = conn.Close()
 	}
+}
+
+// get requests a page and leaves its content.
+func get(ctx context.Context, client *http.Client, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err == nil {
+		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
+		_ = response.Body.Close()
+	}
+	return err
 }
 
 // slow sends a body that never ends, byte by byte.

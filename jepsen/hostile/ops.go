@@ -2,8 +2,6 @@ package hostile
 
 import (
 	"context"
-	"io"
-	"net/http"
 	"slices"
 	"sync"
 
@@ -44,14 +42,5 @@ func (a *Caller) read(ctx context.Context, n int) {
 	a.reported(err)
 	_, err = admin.SetLimits(ctx, &quotav1.SetLimitsRequest{Limits: &quotav1.Limits{}}) // the token does not allow it
 	a.reported(err)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url()+pages[n%len(pages)], http.NoBody)
-	if err != nil {
-		return
-	}
-	response, err := a.anonymous.Do(request)
-	if err == nil {
-		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
-		_ = response.Body.Close()
-	}
-	a.reported(err)
+	a.reported(get(ctx, a.anonymous, a.url()+pages[n%len(pages)]))
 }

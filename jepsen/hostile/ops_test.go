@@ -23,7 +23,9 @@ func TestAttack_AtOps(t *testing.T) {
 		return strings.TrimPrefix(server.URL, "http://")
 	}
 	var api, ops atomic.Int64
-	caller := &Caller{Name: "n1", Address: served(&api), Ops: served(&ops), Token: "secret", Dial: new(net.Dialer).DialContext, Only: "read"}
+	caller := &Caller{
+		Name: "n1", Address: served(&api), Ops: served(&ops), Token: "secret", Dial: new(net.Dialer).DialContext, Only: []string{"read"},
+	}
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	go func() {

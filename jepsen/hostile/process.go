@@ -8,7 +8,9 @@ import (
 	"io"
 	"maps"
 	"net"
+	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,12 +23,21 @@ type Spec struct {
 	Bundle string `json:"bundle,omitempty"`
 	// LocalIP is the address to call from; empty: any.
 	LocalIP string `json:"local_ip,omitempty"`
-	// Silent and Streams are the numbers of concurrent connections and streams, over all nodes.
-	Silent  int `json:"silent"`
-	Streams int `json:"streams"`
-	// Watchers is the number of concurrent health streams, over all nodes.
+	Crowd
+	// First, if set, comes before the rest: a node that is busy lets a caller that does much wait, and few streams would open.
+	First *Crowd `json:"first,omitempty"`
+}
+
+// Crowd is what an attack holds at once, over all nodes.
+type Crowd struct {
+	Silent  int `json:"silent"`  // connections on which nothing is sent
+	Streams int `json:"streams"` // streams of events
+	// Watchers are health streams.
 	Watchers int `json:"watchers"`
 }
+
+// Crowding is the longest time for which an attack holds its First crowd.
+const Crowding = 20 * time.Second
 
 // Node is an attacked node.
 type Node struct {
@@ -47,11 +58,8 @@ type Report struct {
 	Budgets map[string]int64 `json:"budgets"`
 	// Anonymous counts the connections to the port between nodes.
 	Anonymous int64 `json:"strangers"`
-	// Silent is the most silent connections open at once, Streams the most streams requested at once.
-	Silent  int64 `json:"silent"`
-	Streams int64 `json:"streams"`
-	// Watchers is the most health streams requested at once.
-	Watchers int64 `json:"watchers"`
+	// Crowd is the most that was open (connections) or requested (streams) at once: of the First crowd, if there was one.
+	Crowd
 	// Files is the number of files that the machine lets the process open.
 	Files uint64 `json:"files"`
 	// Ops is the outcome of the attack on the ports for operators; nil: there was none. The other counts leave it out.
@@ -80,8 +88,20 @@ func Run(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(report)
 }
 
-// attack runs a caller at each node until ctx ends.
+// attack lets the First crowd in until each node has refused more, and then runs the whole attack until ctx ends.
 func (s *Spec) attack(ctx context.Context) *Report {
+	if s.First == nil {
+		return s.at(ctx, s.Crowd)
+	}
+	sum := s.at(ctx, *s.First, "watch", "health", "silent")
+	most := sum.Crowd
+	sum.add(s.at(ctx, s.Crowd))
+	sum.Crowd = most
+	return sum
+}
+
+// at runs a caller at each node until ctx ends; with only some parts, until it was refused more of the Crowded budgets, or for Crowding.
+func (s *Spec) at(ctx context.Context, crowd Crowd, only ...string) *Report {
 	dialer := &net.Dialer{}
 	if s.LocalIP != "" {
 		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(s.LocalIP)}
@@ -91,9 +111,18 @@ func (s *Spec) attack(ctx context.Context) *Report {
 	for i, node := range s.Nodes {
 		callers[i] = &Caller{
 			Name: node.Name, Address: node.API, Raft: node.Raft, Ops: node.Ops, Token: s.Token, Dial: dialer.DialContext, Bundle: s.Bundle,
-			Silent: s.Silent / len(s.Nodes), Streams: s.Streams / len(s.Nodes), Watchers: s.Watchers / len(s.Nodes),
+			Silent: crowd.Silent / len(s.Nodes), Streams: crowd.Streams / len(s.Nodes), Watchers: crowd.Watchers / len(s.Nodes), Only: only,
 		}
-		attacks.Go(func() { callers[i].Attack(ctx) })
+		attacks.Go(func() {
+			ctx := ctx
+			if len(only) > 0 {
+				crowding, stop := context.WithTimeout(ctx, Crowding)
+				defer stop()
+				go callers[i].untilCrowded(crowding, stop)
+				ctx = crowding
+			}
+			callers[i].Attack(ctx)
+		})
 	}
 	attacks.Wait()
 	sum := newReport()
@@ -101,6 +130,16 @@ func (s *Spec) attack(ctx context.Context) *Report {
 		sum.add(caller.report())
 	}
 	return sum
+}
+
+// untilCrowded calls stop once more of each of the Crowded budgets was refused.
+func (a *Caller) untilCrowded(ctx context.Context, stop func()) {
+	for ctx.Err() == nil {
+		if !slices.ContainsFunc(Crowded(), func(budget string) bool { return !a.wasRefused(budget) }) {
+			stop()
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
 }
 
 func (r *Report) add(other *Report) {
@@ -153,7 +192,7 @@ func (a *Caller) report() *Report {
 	return &Report{
 		Ops:   ops,
 		Calls: a.calls.Load(), Refused: a.refused.Load(), Reasons: maps.Clone(a.reasons), Budgets: maps.Clone(a.budgets),
-		Anonymous: a.anonymousCalls.Load(), Silent: a.mostSilent.Load(), Streams: a.mostStreams.Load(),
-		Watchers: a.mostWatchers.Load(),
+		Anonymous: a.anonymousCalls.Load(),
+		Crowd:     Crowd{Silent: int(a.mostSilent.Load()), Streams: int(a.mostStreams.Load()), Watchers: int(a.mostWatchers.Load())},
 	}
 }

@@ -19,17 +19,26 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// budgeted refuses all sessions for a budget.
+// budgeted refuses all sessions and streams for a budget.
 type budgeted struct {
 	quotav1connect.UnimplementedQuotaServiceHandler
 }
 
 // OpenSession implements QuotaService.
 func (budgeted) OpenSession(context.Context, *quotav1.OpenSessionRequest) (*quotav1.OpenSessionResponse, error) {
+	return nil, full("sessions")
+}
+
+// Watch implements QuotaService.
+func (budgeted) Watch(context.Context, *quotav1.WatchRequest, *connect.ServerStream[quotav1.WatchResponse]) error {
+	return full("streams")
+}
+
+func full(budget string) error {
 	err := connect.NewError(connect.CodeResourceExhausted, errors.New("full"))
-	detail, _ := connect.NewErrorDetail(&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET})
+	detail, _ := connect.NewErrorDetail(&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: budget})
 	err.AddDetail(detail)
-	return nil, err
+	return err
 }
 
 // TestAttack_ReachesBudgetsOverTLS: over TLS the caller's calls share HTTP/2 connections, also concurrent ones, and refusals for a budget
@@ -61,7 +70,7 @@ func TestAttack_ReachesBudgetsOverTLS(t *testing.T) {
 		connections.Store(0)
 		c := &Caller{
 			Name: "n", Address: server.Listener.Addr().String(), Bundle: bundle, Dial: (&net.Dialer{}).DialContext, Streams: 2 * perConnection,
-			Only: only,
+			Only: []string{only},
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		go func() {

@@ -95,23 +95,19 @@ func SmallBudgets() *quotav1.Limits {
 	return &quotav1.Limits{
 		MaxSessions: new(int64(600)), MaxTasks: new(int64(600)), MaxKeys: new(int64(200)), MaxLeases: new(int64(6000)),
 		MaxWaiters: new(int64(400)), MaxReports: new(int64(2000)), MaxResultBytes: new(int64(8 << 20)),
-		MaxHolderBytes: new(int64(300_000)), MaxOperationBytes: new(int64(2_000_000)),
+		MaxHolderBytes: new(int64(300_000)), MaxOperationBytes: new(int64(2_000_000)), MaxStreams: new(int64(200)),
 	}
 }
 
 // operatorWithin is ten times an operator's promised latency while callers fill everything: the machine is busy too.
 const operatorWithin = 10 * time.Second
 
-// A full attack, over all nodes: as many connections as one node accepts, and far more streams than one token may have. It takes fullFor
-// longer than other attacks.
-const (
-	fullSilent  = 10_000
-	fullStreams = 17_500
-	fullWatched = 2_000 // health streams
-	fullFor     = 8 * time.Second
-	// mostFullAttacks is how often a run tries: on a busy machine an attack may not open enough streams in its time.
-	mostFullAttacks = 3
-)
+// fullCrowd is what an attack of full size asks for: as many connections over all nodes as one node accepts, and far more streams than one
+// token may have. How many it opens in its time depends on the machine.
+var fullCrowd = hostile.Crowd{Silent: 10_000, Streams: 5_000, Watchers: 2_000}
+
+// mostFullAttacks is how often a run tries: on a busy machine an attack may not open enough streams in its time.
+const mostFullAttacks = 3
 
 // hostileCaller runs a hostile caller against every node in a separate process, at full size until one such attack has exhausted what it is
 // for. The checkers judge whether others were served; this fault itself repeats an operator's command meanwhile.
@@ -120,12 +116,11 @@ func hostileCaller() Fault {
 		nodes, _ := all(ctx, e, nil)
 		h := hit{}
 		spec := hostile.Spec{
-			Token: e.Hostile, Bundle: e.bundle(), Silent: 300 * len(nodes), Streams: 100 * len(nodes),
-			Watchers: 100 * len(nodes),
+			Token: e.Hostile, Bundle: e.bundle(),
+			Crowd: hostile.Crowd{Silent: 300 * len(nodes), Streams: 100 * len(nodes), Watchers: 100 * len(nodes)},
 		}
 		if e.Roomy && !e.exhausted.Load() && e.fullAttacks.Add(1) <= mostFullAttacks {
-			spec.Silent, spec.Streams, spec.Watchers = fullSilent, fullStreams, fullWatched
-			h.full = true
+			spec.First, h.full = &fullCrowd, true
 		}
 		for _, node := range nodes {
 			attacked := hostile.Node{Name: node.ID, API: node.API, Raft: node.Raft}
@@ -145,7 +140,7 @@ func hostileCaller() Fault {
 		hold(ctx)
 		longer := hostile.Filling
 		if h.full {
-			longer += fullFor // it takes a while to connect so often
+			longer += hostile.Crowding + hostile.Filling // what the crowd held has to return first
 		}
 		wait(context.WithoutCancel(ctx), longer)
 		stop()
@@ -154,14 +149,18 @@ func hostileCaller() Fault {
 		if endErr != nil {
 			return h, errors.Join(err, endErr)
 		}
+		asked := spec.Crowd
+		if h.full {
+			asked = fullCrowd
+		}
 		h.refused = report.Budgets
 		if h.full && !slices.ContainsFunc(hostile.Crowded(), func(budget string) bool { return report.Budgets[budget] == 0 }) {
 			e.exhausted.Store(true)
 		}
 		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, by name %v, errors %v, %d anonymous callers at the Raft port, "+
 			"%d silent connections and %d streams of %d and %d at once, %d watchers of health, %d files; %s%s",
-			report.Calls, report.Refused, report.Budgets, report.Reasons, report.Anonymous, report.Silent, report.Streams, spec.Silent, spec.Streams,
-			report.Watchers, report.Files, ofOps(report.Ops), seen)
+			report.Calls, report.Refused, report.Budgets, report.Reasons, report.Anonymous, report.Silent, report.Streams, asked.Silent,
+			asked.Streams, report.Watchers, report.Files, ofOps(report.Ops), seen)
 		missedOps := !h.full && (report.Ops == nil || report.Ops.Calls == 0 || report.Ops.Silent == 0)
 		if err == nil && (report.Refused == 0 || report.Anonymous == 0 || missedOps) {
 			err = errNotSeen

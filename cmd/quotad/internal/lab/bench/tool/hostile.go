@@ -475,7 +475,7 @@ func play(ctx context.Context, name string, bombers int, length, warm time.Durat
 		var calls, refused int64
 		for i, address := range nodes {
 			caller := &hostile.Caller{
-				Name: strconv.Itoa(i), Address: address, Token: token, Dial: new(net.Dialer).DialContext, Only: os.Getenv("BENCH_ONLY"),
+				Name: strconv.Itoa(i), Address: address, Token: token, Dial: new(net.Dialer).DialContext, Only: strings.Fields(os.Getenv("BENCH_ONLY")),
 				Bombers: bombers,
 			}
 			wg.Go(func() {
