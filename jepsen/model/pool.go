@@ -151,14 +151,14 @@ func (j *Judge) passesInPool(granted *logpb.Granted) {
 		}
 		usable = q.rule.usable
 	}
-	for _, l := range j.waitSetsOf[pool] {
-		if len(l.quotas) != 1+len(j.members(pool.name)) {
+	for _, set := range j.waitSetsOf[pool] {
+		if len(set.quotas) != 1+len(j.members(pool.name)) {
 			continue // it waits for something else too
 		}
 		for class := range granted.Class {
-			if l.byClass[class] > 0 {
+			if set.byClass[class] > 0 {
 				j.violate("class-order", "lease %d of class %d for %v passes %d of class %d who wait for the pool",
-					granted.Lease, granted.Class, granted.Items, l.byClass[class], class)
+					granted.Lease, granted.Class, granted.Items, set.byClass[class], class)
 			}
 		}
 	}

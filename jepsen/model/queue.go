@@ -107,44 +107,44 @@ func (j *Judge) line(w *waiter) {
 		key = binary.BigEndian.AppendUint64(key, uint64(q.number))
 		q.waiting++
 	}
-	l := j.waitSets[string(key)]
-	if l == nil {
-		l = &waitSet{key: string(key), quotas: quotas, lines: map[line][]uint64{}}
-		j.waitSets[l.key] = l
+	set := j.waitSets[string(key)]
+	if set == nil {
+		set = &waitSet{key: string(key), quotas: quotas, lines: map[line][]uint64{}}
+		j.waitSets[set.key] = set
 		for _, q := range quotas {
-			j.waitSetsOf[q] = append(j.waitSetsOf[q], l)
+			j.waitSetsOf[q] = append(j.waitSetsOf[q], set)
 		}
 	}
-	w.waitSet = l
-	l.length++
+	w.waitSet = set
+	set.length++
 	if w.isStep = j.isStep(w.ask.Holder); !w.isStep {
-		l.byClass[w.class]++
+		set.byClass[w.class]++
 	}
 	at := line{holder: w.ask.Holder, class: w.class}
-	l.lines[at] = append(l.lines[at], w.ticket)
+	set.lines[at] = append(set.lines[at], w.ticket)
 }
 
 // leave removes a waiter.
 func (j *Judge) leave(w *waiter) {
 	delete(j.waiting, w.ticket)
-	l := w.waitSet
-	l.length--
+	set := w.waitSet
+	set.length--
 	if !w.isStep {
-		l.byClass[w.class]--
+		set.byClass[w.class]--
 	}
-	for _, q := range l.quotas {
+	for _, q := range set.quotas {
 		q.waiting--
 	}
 	at := line{holder: w.ask.Holder, class: w.class}
-	if first := j.firstOf(l, at); first == 0 {
-		delete(l.lines, at)
+	if first := j.firstOf(set, at); first == 0 {
+		delete(set.lines, at)
 	}
-	if l.length > 0 {
+	if set.length > 0 {
 		return
 	}
-	delete(j.waitSets, l.key)
-	for _, q := range l.quotas {
-		j.waitSetsOf[q] = slices.DeleteFunc(j.waitSetsOf[q], func(other *waitSet) bool { return other == l })
+	delete(j.waitSets, set.key)
+	for _, q := range set.quotas {
+		j.waitSetsOf[q] = slices.DeleteFunc(j.waitSetsOf[q], func(other *waitSet) bool { return other == set })
 		if len(j.waitSetsOf[q]) == 0 {
 			delete(j.waitSetsOf, q)
 		}
@@ -152,12 +152,12 @@ func (j *Judge) leave(w *waiter) {
 }
 
 // firstOf returns the first ticket of a line; 0: none.
-func (j *Judge) firstOf(l *waitSet, at line) uint64 {
-	tickets := l.lines[at]
+func (j *Judge) firstOf(set *waitSet, at line) uint64 {
+	tickets := set.lines[at]
 	for len(tickets) > 0 && j.waiting[tickets[0]] == nil {
 		tickets = tickets[1:]
 	}
-	l.lines[at] = tickets
+	set.lines[at] = tickets
 	if len(tickets) == 0 {
 		return 0
 	}
@@ -193,21 +193,21 @@ func (j *Judge) order(holder string, needs []need, granted *logpb.Granted) {
 		needed[n.quota] = true
 	}
 	for _, n := range needs {
-		for _, l := range j.waitSetsOf[n.quota] {
-			if l.quotas[0] != n.quota || slices.ContainsFunc(l.quotas,
+		for _, set := range j.waitSetsOf[n.quota] {
+			if set.quotas[0] != n.quota || slices.ContainsFunc(set.quotas,
 				func(q *quota) bool { return !needed[q] || q.definition.GetPolicy() != nil || j.overridden[q] }) {
 				continue // met at another quota, or may lack something else, or overtaken for a policy or an override
 			}
 			for class := range granted.Class {
-				if l.byClass[class] > 0 {
+				if set.byClass[class] > 0 {
 					j.violate("class-order", "lease %d of class %d for %v passes %d of class %d who wait for %s and what is above it",
-						granted.Lease, granted.Class, granted.Items, l.byClass[class], class, l.quotas[len(l.quotas)-1].name)
+						granted.Lease, granted.Class, granted.Items, set.byClass[class], class, set.quotas[len(set.quotas)-1].name)
 				}
 			}
-			if len(l.quotas) != len(needs) {
+			if len(set.quotas) != len(needs) {
 				continue
 			}
-			first := j.firstOf(l, line{holder: holder, class: granted.Class})
+			first := j.firstOf(set, line{holder: holder, class: granted.Class})
 			if first != 0 && (granted.Ticket == 0 || first < granted.Ticket) {
 				j.violate("fifo", "lease %d, ticket %d, passes ticket %d of the same holder %s", granted.Lease, granted.Ticket, first, holder)
 			}

@@ -300,7 +300,7 @@ func (q *quota) wantedFor() int64 {
 // surelyAsks says whether a class surely asks for a rate: it did recently, or critical calls wait, whose class never changes.
 func (j *Judge) surelyAsks(q *quota, class int32) bool {
 	return q.pace.surely[class].lately(j.clock.Now, q.wantedFor()) ||
-		class == 0 && slices.ContainsFunc(j.waitSetsOf[q], func(l *waitSet) bool { return l.byClass[0] > 0 })
+		class == 0 && slices.ContainsFunc(j.waitSetsOf[q], func(set *waitSet) bool { return set.byClass[0] > 0 })
 }
 
 // perhapsAsks says whether a class may be asking.
@@ -308,10 +308,10 @@ func (j *Judge) perhapsAsks(q *quota, class int32) bool {
 	if q.pace.perhaps[class].lately(j.clock.Now, q.wantedFor()) {
 		return true
 	}
-	for _, l := range j.waitSetsOf[q] {
-		ages := class == 1 && slices.ContainsFunc(l.quotas, func(q *quota) bool { return q.ageing > 0 })
-		for at := range l.lines {
-			if (at.class == class || ages && at.class == 2) && j.firstOf(l, at) != 0 {
+	for _, set := range j.waitSetsOf[q] {
+		ages := class == 1 && slices.ContainsFunc(set.quotas, func(q *quota) bool { return q.ageing > 0 })
+		for at := range set.lines {
+			if (at.class == class || ages && at.class == 2) && j.firstOf(set, at) != 0 {
 				return true
 			}
 		}
@@ -401,9 +401,9 @@ func (j *Judge) lowerAsk(q *quota, asked *[3]demand) bool {
 	if asked[1].lately(j.clock.Now, q.rule.period) || asked[2].lately(j.clock.Now, q.rule.period) {
 		return true
 	}
-	return slices.ContainsFunc(j.waitSetsOf[q], func(l *waitSet) bool {
-		for at := range l.lines {
-			if at.class > 0 && j.firstOf(l, at) != 0 {
+	return slices.ContainsFunc(j.waitSetsOf[q], func(set *waitSet) bool {
+		for at := range set.lines {
+			if at.class > 0 && j.firstOf(set, at) != 0 {
 				return true
 			}
 		}
