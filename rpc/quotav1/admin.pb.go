@@ -95,13 +95,13 @@ type ApplyQuotasRequest struct {
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Quotas to create or change, up to 4,096. Others stay as they are.
 	Quotas []*Quota `protobuf:"bytes,2,rep,name=quotas,proto3" json:"quotas,omitempty"`
-	// Holder rules.
+	// Holder rules. They need replace_holders.
 	Holders []*HolderRule `protobuf:"bytes,3,rep,name=holders,proto3" json:"holders,omitempty"`
 	// The given rules replace all rules.
 	ReplaceHolders bool `protobuf:"varint,4,opt,name=replace_holders,json=replaceHolders,proto3" json:"replace_holders,omitempty"`
 	// Report the changes without making them.
 	DryRun bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// Workflows, up to 1,000.
+	// Workflows, up to 1,000. They need replace_workflows.
 	Workflows []*Workflow `protobuf:"bytes,6,rep,name=workflows,proto3" json:"workflows,omitempty"`
 	// The given workflows replace all workflows. One with an unchanged definition keeps its state.
 	ReplaceWorkflows bool `protobuf:"varint,7,opt,name=replace_workflows,json=replaceWorkflows,proto3" json:"replace_workflows,omitempty"`
