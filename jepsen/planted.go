@@ -32,14 +32,17 @@ func plantedCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			all = slices.DeleteFunc(all, func(defect planted.Defect) bool {
+				return simulated && defect.Seeds == 0 || tested && defect.Tests == ""
+			})
 			for _, name := range names {
 				if !slices.ContainsFunc(all, func(defect planted.Defect) bool { return defect.Name == name }) {
-					return fmt.Errorf("no planted defect has the name %q; jepsen/planted/defects has them", name)
+					return fmt.Errorf("no planted defect of this kind has the name %q; jepsen/planted/defects has them", name)
 				}
 			}
 			missed := 0
 			for _, defect := range all {
-				if len(names) > 0 && !slices.Contains(names, defect.Name) || simulated && defect.Seeds == 0 || tested && defect.Tests == "" {
+				if len(names) > 0 && !slices.Contains(names, defect.Name) {
 					continue
 				}
 				var caught bool

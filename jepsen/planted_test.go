@@ -6,13 +6,15 @@ import (
 	"testing"
 )
 
-// TestPlantedCommand_RefusesUnknownName: a misspelt name must not look like a defect that was caught.
+// TestPlantedCommand_RefusesUnknownName: a misspelt name, or one of another kind, must not look like a defect that was caught.
 func TestPlantedCommand_RefusesUnknownName(t *testing.T) {
-	cmd := plantedCommand()
-	cmd.SetArgs([]string{"no-such-defect"})
-	cmd.SetOut(io.Discard)
-	cmd.SetErr(io.Discard)
-	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `"no-such-defect"`) {
-		t.Errorf("an unknown name gives %v", err)
+	for _, args := range [][]string{{"no-such-defect"}, {"--tests", "double-grant"}, {"--sim", "allowance-too-late"}} {
+		cmd := plantedCommand()
+		cmd.SetArgs(args)
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `"`+args[len(args)-1]+`"`) {
+			t.Errorf("%q gives %v", args, err)
+		}
 	}
 }
