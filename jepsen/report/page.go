@@ -33,7 +33,7 @@ func Write(dir history.Dir, result *check.Result) (string, error) {
 
 // The picture's dimensions, in its own units.
 const (
-	width, left  = 1200.0, 60.0
+	width        = 1200.0
 	plotHeight   = 140.0
 	lane, gutter = 14.0, 34.0
 )
@@ -41,21 +41,27 @@ const (
 // drawing is an SVG under construction.
 type drawing struct {
 	strings.Builder
-	// second is the width of a second; y is the current position.
+	// left is where time begins, right of the lanes' names. second is the width of a second; y is the current position.
+	left   float64
 	second float64
 	y      float64
 }
 
+// leastLeft leaves room for the scales, nameWidth for a letter of a lane's name.
+const leastLeft, nameWidth = 60.0, 6.2
+
 // picture draws a run over time: answers and unknown outcomes, latency, leaders, faults.
 func picture(r *check.Result) template.HTML {
 	seconds := float64(len(r.Series.Answered))
-	d := &drawing{second: (width - left - 10) / max(seconds, 1)}
+	d := &drawing{left: leastLeft}
 	kinds := map[string]int{}
 	for _, fault := range r.Faults {
 		if _, ok := kinds[fault.Kind]; !ok {
 			kinds[fault.Kind] = len(kinds)
+			d.left = max(d.left, nameWidth*float64(len(fault.Kind))+8)
 		}
 	}
+	d.second = (width - d.left - 10) / max(seconds, 1)
 	lanes := float64(len(kinds)) * lane
 	height := 2*(plotHeight+gutter) + lane + gutter + lanes + 30
 	fmt.Fprintf(d, `<svg viewBox="0 0 %.0f %.0f" role="img" aria-label="the run over time">`, width, height)
@@ -72,7 +78,7 @@ func picture(r *check.Result) template.HTML {
 	return template.HTML(d.String()) //nolint:gosec // all text in it is escaped below
 }
 
-func (d *drawing) x(second float64) float64 { return left + second*d.second }
+func (d *drawing) x(second float64) float64 { return d.left + second*d.second }
 
 func (d *drawing) label(x, y float64, text string) {
 	fmt.Fprintf(d, `<text x="%.1f" y="%.1f">%s</text>`, x, y, template.HTMLEscapeString(text))
@@ -119,10 +125,10 @@ func (d *drawing) lines(title string, series ...[]float64) {
 
 // scale draws a plot's frame and moves below it.
 func (d *drawing) scale(title string, top float64) {
-	fmt.Fprintf(d, `<line class="frame" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f"/>`, left, d.y+plotHeight, width-10, d.y+plotHeight)
+	fmt.Fprintf(d, `<line class="frame" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f"/>`, d.left, d.y+plotHeight, width-10, d.y+plotHeight)
 	d.label(4, d.y+10, fmt.Sprintf("%.0f", top))
 	d.label(4, d.y+plotHeight, "0")
-	d.label(left, d.y+plotHeight+14, title)
+	d.label(d.left, d.y+plotHeight+14, title)
 	d.y += plotHeight + gutter
 }
 
@@ -132,11 +138,12 @@ func (d *drawing) leaders(all []check.Leadership, seconds float64) {
 		if i+1 < len(all) {
 			end = all[i+1].Second
 		}
+		host, _, _ := strings.Cut(l.Node, ".") // nodes that replaced each other have one colour
 		fmt.Fprintf(d, `<rect class="leader l%s" x="%.1f" y="%.1f" width="%.1f" height="%.1f"><title>term %d: %s</title></rect>`,
-			template.HTMLEscapeString(strings.Map(digit, l.Node)), d.x(l.Second), d.y, max((end-l.Second)*d.second, 1), lane, l.Term,
+			template.HTMLEscapeString(strings.Map(digit, host)), d.x(l.Second), d.y, max((end-l.Second)*d.second, 1), lane, l.Term,
 			template.HTMLEscapeString(l.Node))
 	}
-	d.label(left, d.y+lane+14, "leader (point at it for its term)")
+	d.label(d.left, d.y+lane+14, "leader (point at it for its term)")
 	d.y += lane + gutter
 }
 

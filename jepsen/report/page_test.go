@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -36,5 +37,25 @@ func TestWrite_ShowsAWholeRun(t *testing.T) {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}
+	}
+}
+
+// TestPicture_NamesLanesBesideTime: bars begin right of the longest name of a lane, and a node that replaced another has its colour.
+func TestPicture_NamesLanesBesideTime(t *testing.T) {
+	const kind = "stopped-leader-with-forwarded-calls"
+	drawn := string(picture(&check.Result{
+		Facts: &history.Facts{},
+		Series: check.Series{
+			Answered: []int{1}, Unknown: []int{0}, Leaders: []check.Leadership{{Node: "n2"}, {Second: 0.5, Node: "n2.11"}},
+		},
+		Faults: []*history.Fault{{Kind: kind, Ended: 1}},
+	}))
+	if got := strings.Count(drawn, `class="leader l2"`); got != 2 {
+		t.Errorf("%d of 2 leaderships of n2 have its colour:\n%s", got, drawn)
+	}
+	_, bar, _ := strings.Cut(drawn, `class="fault" x="`)
+	var x float64
+	if _, err := fmt.Sscanf(bar, "%f", &x); err != nil || x < 5.5*float64(len(kind)) {
+		t.Errorf("the bar of %s begins at %v, %v:\n%s", kind, x, err, drawn)
 	}
 }
