@@ -1,10 +1,15 @@
 package planted
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -42,7 +47,45 @@ func testsIn(t *testing.T, folder string) (found []string) {
 	return found
 }
 
-// TestDefects_FitTheirPlaces: an edit that no longer matches the code fails here, not in a nightly run.
+// version matches the end of an import path that is not the package's name.
+var version = regexp.MustCompile(`/v\d+$`)
+
+// unused returns the imports that the edited files in a folder do not use.
+func unused(t *testing.T, folder string) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*.go.edited"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		used := map[string]bool{"_": true, ".": true}
+		ast.Inspect(parsed, func(node ast.Node) bool {
+			if selector, ok := node.(*ast.SelectorExpr); ok {
+				if of, ok := selector.X.(*ast.Ident); ok {
+					used[of.Name] = true
+				}
+			}
+			return true
+		})
+		for _, imported := range parsed.Imports {
+			name := path.Base(version.ReplaceAllString(strings.Trim(imported.Path.Value, `"`), ""))
+			if imported.Name != nil {
+				name = imported.Name.Name
+			}
+			if !used[strings.TrimPrefix(name, "go-")] {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// TestDefects_FitTheirPlaces: an edit that no longer matches the code, or leaves an import unused, fails here, not in a nightly run.
 func TestDefects_FitTheirPlaces(t *testing.T) {
 	all, err := All()
 	if err != nil {
@@ -56,8 +99,12 @@ func TestDefects_FitTheirPlaces(t *testing.T) {
 		for _, missing := range missingTests(t, defect, known) {
 			t.Errorf("%s: %s has no %s", defect.Name, defect.Tests, missing)
 		}
-		if _, err := defect.Overlay("../..", t.TempDir()); err != nil {
+		folder := t.TempDir()
+		if _, err := defect.Overlay("../..", folder); err != nil {
 			t.Error(err)
+		}
+		for _, name := range unused(t, folder) {
+			t.Errorf("%s: its edit uses no %s, and does not compile", defect.Name, name)
 		}
 	}
 }
