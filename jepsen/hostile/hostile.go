@@ -67,8 +67,8 @@ type Caller struct {
 	// atOps says that Address is the port for operators; ops is the caller there.
 	atOps bool
 	ops   *Caller
-	// Only restricts the attack to some parts of fill (the shared state budgets), wait, watch, health, read, bomb, silent, slow and raft;
-	// empty: all of them.
+	// Only names the parts that the attack has: fill (the shared state budgets), wait, watch, health, read, bomb, silent, slow, raft; empty:
+	// all of them.
 	Only []string
 
 	// api sends the token, anonymous does not.

@@ -30,10 +30,9 @@ type Spec struct {
 
 // Crowd is what an attack holds at once, over all nodes.
 type Crowd struct {
-	Silent  int `json:"silent"`  // connections on which nothing is sent
-	Streams int `json:"streams"` // streams of events
-	// Watchers are health streams.
-	Watchers int `json:"watchers"`
+	Silent   int `json:"silent"`   // connections on which nothing is sent
+	Streams  int `json:"streams"`  // streams of events
+	Watchers int `json:"watchers"` // streams of health
 }
 
 // Crowding is the longest time for which an attack holds its First crowd.
@@ -91,17 +90,17 @@ func Run(in io.Reader, out io.Writer) error {
 // attack lets the First crowd in until each node has refused more, and then runs the whole attack until ctx ends.
 func (s *Spec) attack(ctx context.Context) *Report {
 	if s.First == nil {
-		return s.at(ctx, s.Crowd)
+		return s.at(s.Crowd, func(a *Caller) { a.Attack(ctx) })
 	}
-	sum := s.at(ctx, *s.First, "watch", "health", "silent")
+	sum := s.at(*s.First, func(a *Caller) { a.crowd(ctx) })
 	most := sum.Crowd
-	sum.add(s.at(ctx, s.Crowd))
+	sum.add(s.at(s.Crowd, func(a *Caller) { a.Attack(ctx) }))
 	sum.Crowd = most
 	return sum
 }
 
-// at runs a caller at each node until ctx ends; with only some parts, until it was refused more of the Crowded budgets, or for Crowding.
-func (s *Spec) at(ctx context.Context, crowd Crowd, only ...string) *Report {
+// at runs a caller at each node, which holds its part of a crowd, and returns what they report together.
+func (s *Spec) at(crowd Crowd, run func(*Caller)) *Report {
 	dialer := &net.Dialer{}
 	if s.LocalIP != "" {
 		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(s.LocalIP)}
@@ -111,18 +110,9 @@ func (s *Spec) at(ctx context.Context, crowd Crowd, only ...string) *Report {
 	for i, node := range s.Nodes {
 		callers[i] = &Caller{
 			Name: node.Name, Address: node.API, Raft: node.Raft, Ops: node.Ops, Token: s.Token, Dial: dialer.DialContext, Bundle: s.Bundle,
-			Silent: crowd.Silent / len(s.Nodes), Streams: crowd.Streams / len(s.Nodes), Watchers: crowd.Watchers / len(s.Nodes), Only: only,
+			Silent: crowd.Silent / len(s.Nodes), Streams: crowd.Streams / len(s.Nodes), Watchers: crowd.Watchers / len(s.Nodes),
 		}
-		attacks.Go(func() {
-			ctx := ctx
-			if len(only) > 0 {
-				crowding, stop := context.WithTimeout(ctx, Crowding)
-				defer stop()
-				go callers[i].untilCrowded(crowding, stop)
-				ctx = crowding
-			}
-			callers[i].Attack(ctx)
-		})
+		attacks.Go(func() { run(callers[i]) })
 	}
 	attacks.Wait()
 	sum := newReport()
@@ -132,14 +122,18 @@ func (s *Spec) at(ctx context.Context, crowd Crowd, only ...string) *Report {
 	return sum
 }
 
-// untilCrowded calls stop once more of each of the Crowded budgets was refused.
-func (a *Caller) untilCrowded(ctx context.Context, stop func()) {
-	for ctx.Err() == nil {
-		if !slices.ContainsFunc(Crowded(), func(budget string) bool { return !a.wasRefused(budget) }) {
-			stop()
+// crowd opens connections and streams until the node has refused more of each of the Crowded budgets, at most for Crowding.
+func (a *Caller) crowd(ctx context.Context) {
+	ctx, stop := context.WithTimeout(ctx, Crowding)
+	defer stop()
+	go func() {
+		for ctx.Err() == nil && slices.ContainsFunc(Crowded(), func(budget string) bool { return !a.wasRefused(budget) }) {
+			pause(ctx, 50*time.Millisecond)
 		}
-		pause(ctx, 50*time.Millisecond)
-	}
+		stop()
+	}()
+	a.Only = []string{"watch", "health", "silent"}
+	a.Attack(ctx)
 }
 
 func (r *Report) add(other *Report) {

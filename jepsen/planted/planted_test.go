@@ -47,7 +47,7 @@ func testsIn(t *testing.T, folder string) (found []string) {
 	return found
 }
 
-// version matches the end of an import path that is not the package's name.
+// version matches the end of an import path that is not the package's name. A folder go-x has the package x.
 var version = regexp.MustCompile(`/v\d+$`)
 
 // unused returns the imports that the edited files in a folder do not use.
